@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +32,11 @@ class Sampling:
 
     def over(self, other: Sampling) -> Sampling:
         """These values where given, else the other's."""
-        mine, theirs = self.given(), other.given()
-        return Sampling(**{**theirs, **mine})
+        mine = self.given()
+        return replace(other, **mine) if mine else other
 
-    def given(self) -> dict[str, object]:
-        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+    def given(self) -> dict[str, Any]:
+        return {name: value for name in _NAMES if (value := getattr(self, name)) is not None}
+
+
+_NAMES = tuple(f.name for f in fields(Sampling))

@@ -1,0 +1,79 @@
+"""What happened in a run, as a tree of small records: the input of reports, and the transcript that `text()` renders.
+
+Owned by the executor of each state; others only read. A record is filled while its step runs, so a reader of a live run
+may see a `gen` whose text still grows. Times are `time.perf_counter()` seconds of one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from lmprog.backends.base import Usage
+
+Kind = Literal[
+    "program",  # a run; its children are its steps, and the runs that it called
+    "branch",  # a state made by fork; its children are its own steps
+    "text",  # literal text of the program
+    "role_begin",  # name: the role
+    "role_end",  # name: the role
+    "special",  # text: the control token's name
+    "gen",  # name: the variable
+    "select",  # name: the variable; meta has the choices and their scores
+    "fork",  # children: the branches, in order
+    "join",  # name: the mode; text: what it appended
+    "scope",  # name: the variable of a `var_scope`; text: what was written inside
+]
+Status = Literal["waiting", "running", "done", "failed"]
+Source = Literal["prompt", "generated", "forced"]
+
+NO_USAGE = Usage()
+
+
+class Segment(NamedTuple):
+    """A piece of text and where it came from."""
+
+    source: Source
+    text: str
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """One node of the tree: a state (program, branch) or one step of it."""
+
+    kind: Kind
+    name: str = ""
+    text: str = ""  # what the step put into the transcript; empty for states, forks and role marks
+    status: Status = "waiting"
+    usage: Usage = NO_USAGE  # of this record's own model call, children not counted
+    timing: Mapping[str, float] = field(default_factory=dict)  # as the backend reports: queue, first_token, total
+    meta: Mapping[str, Any] = field(default_factory=dict)  # finish_reason, matched_stop, choices, scores, ...
+    started: float = 0.0
+    ended: float = 0.0
+    location: str = ""  # "file.py:12" of the program line that appended the step
+    error: BaseException | None = None
+    children: list[Record] = field(default_factory=list)
+
+    def segments(self) -> list[Segment]:
+        """The text by source. A backend that knows which text it forced reports `meta["segments"]`."""
+        if not self.text:
+            return []
+        if (reported := self.meta.get("segments")) is not None:
+            return [Segment(*pair) for pair in reported]
+        return [Segment("generated" if self.kind == "gen" else "prompt", self.text)]
+
+    def walk(self) -> Iterator[Record]:
+        """This record and all below it, parents first."""
+        pending = [self]
+        while pending:
+            record = pending.pop()
+            yield record
+            pending.extend(reversed(record.children))
+
+    def total_usage(self) -> Usage:
+        """Usage rolled up over all below, each model call counted once."""
+        total = NO_USAGE
+        for record in self.walk():
+            total = total.plus(record.usage)
+        return total
