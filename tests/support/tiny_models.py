@@ -45,7 +45,10 @@ _LONGROPE = {
 DESCRIBED: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama-bias": ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
-    "llama-wide-heads": ("llama", {"head_dim": 24, "num_attention_heads": 3, "num_key_value_heads": 1, "hidden_size": 48}),
+    "llama-odd-sizes": (
+        "llama",
+        {"head_dim": 24, "num_attention_heads": 3, "num_key_value_heads": 1, "hidden_size": 48, "vocab_size": 131},
+    ),
     "llama-gelu": ("llama", {"hidden_act": "gelu"}),
     "llama-linear": ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}}),
     "llama-dynamic": ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}}),
@@ -78,7 +81,7 @@ DESCRIBED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def make_model(family: str, *, seed: int = 0, **fields: Any) -> PreTrainedModel:
-    """A random float32 model on transformers' eager attention. `family` is a `model_type`; `fields` go to its config."""
+    """A random float32 model, attention eager. `family` is a transformers `model_type`; `fields` go to its config."""
     config = AutoConfig.for_model(family, **{**_BASE, **fields})
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
