@@ -1,0 +1,97 @@
+"""One thread for everything that happens later: delays, backoff, time limits. It lives only while something is due.
+
+Callbacks run on that thread and must return at once. The exception is user code that a callback leads to (a scripted
+answer that runs a program of its own): a read that has to wait there serves the other timers meanwhile, see
+`serve_until`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Callable
+
+Callback = Callable[[], None]
+
+
+class Alarm:
+    """A scheduled callback."""
+
+    __slots__ = ("_callback", "_order", "when")
+
+    def __init__(self, when: float, order: int, callback: Callback) -> None:
+        self.when, self._order = when, order
+        self._callback: Callback | None = callback
+
+    def __lt__(self, other: Alarm) -> bool:
+        return (self.when, self._order) < (other.when, other._order)
+
+    def cancel(self) -> None:
+        """The callback will not start any more. Idempotent."""
+        self._callback = None
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._callback is None
+
+    def run(self) -> None:
+        if (callback := self._callback) is not None:
+            callback()
+
+
+class Timer:
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._alarms: list[Alarm] = []
+        self._orders = itertools.count()
+        self._thread: threading.Thread | None = None
+
+    def call_later(self, seconds: float, callback: Callback) -> Alarm:
+        """Run `callback` on the timer's thread after `seconds`."""
+        alarm = Alarm(time.monotonic() + seconds, next(self._orders), callback)
+        with self._changed:
+            heapq.heappush(self._alarms, alarm)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="lmprog-timer", daemon=True)
+                self._thread.start()
+            else:
+                self._changed.notify()
+        return alarm
+
+    def is_current_thread(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def serve_until(self, is_done: Callable[[], bool]) -> None:
+        """On the timer's own thread: run what falls due until `is_done()`. Whoever makes it true calls `wake()`."""
+        while (alarm := self._next(is_done, leaves_when_empty=False)) is not None:
+            alarm.run()
+
+    def wake(self) -> None:
+        with self._changed:
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while (alarm := self._next(lambda: False, leaves_when_empty=True)) is not None:
+            alarm.run()
+
+    def _next(self, is_done: Callable[[], bool], *, leaves_when_empty: bool) -> Alarm | None:
+        with self._changed:
+            while not is_done():
+                self._drop_cancelled()
+                if not self._alarms and leaves_when_empty:
+                    self._thread = None  # under the lock: the next call_later starts a new thread
+                    return None
+                wait = self._alarms[0].when - time.monotonic() if self._alarms else None
+                if wait is not None and wait <= 0:
+                    return heapq.heappop(self._alarms)
+                self._changed.wait(wait)
+        return None
+
+    def _drop_cancelled(self) -> None:
+        while self._alarms and self._alarms[0].is_cancelled:
+            heapq.heappop(self._alarms)
+
+
+timer = Timer()
