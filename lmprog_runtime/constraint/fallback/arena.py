@@ -1,0 +1,104 @@
+"""The arena of the pure Python core, with the interface that `constraint.arena.Arena` describes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar
+
+from lmprog_runtime.constraint.fallback import texts
+from lmprog_runtime.constraint.fallback.nodes import MemberList
+from lmprog_runtime.constraint.fallback.sealing import Sealing
+from lmprog_runtime.constraint.limits import Limits, LimitReached, refuse
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class PythonArena:
+    """One lock around all of it; limits become the public errors here."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.nodes = Sealing(limits)
+        self._lock = threading.RLock()
+
+    def _guarded(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._lock:
+            try:
+                return function(*args, **kwargs)
+            except LimitReached as error:
+                refuse(error.code, self.limits)
+
+    @property
+    def nbytes(self) -> int:
+        return self.nodes.nbytes
+
+    # -- building ---------------------------------------------------------------------------------------------------
+
+    def byte_set(self, data: bytes) -> int:
+        mask = 0
+        for byte in data:
+            mask |= 1 << byte
+        return self._guarded(self.nodes.byte_set, mask)
+
+    def literal(self, data: bytes) -> int:
+        return self._guarded(self.nodes.literal, data)
+
+    def concat(self, parts: Sequence[int]) -> int:
+        return self._guarded(self.nodes.concat, parts)
+
+    def alternate(self, members: Sequence[int]) -> int:
+        return self._guarded(self.nodes.alternate, members)
+
+    def intersect(self, members: Sequence[int]) -> int:
+        return self._guarded(self.nodes.intersect, members)
+
+    def complement(self, x: int) -> int:
+        return self._guarded(self.nodes.complement, x)
+
+    def repeat(self, x: int, low: int, high: int) -> int:
+        return self._guarded(self.nodes.repeat, x, low, high)
+
+    def lexeme(self, x: int) -> int:
+        return self._guarded(self.nodes.lexeme, x)
+
+    def reference(self, nullable: bool) -> int:
+        return self._guarded(self.nodes.reference, nullable)
+
+    def define(self, reference: int, x: int) -> None:
+        self._guarded(self.nodes.define, reference, x)
+
+    def members(
+        self,
+        pairs: Sequence[int],
+        required: Sequence[bool],
+        extra: int,
+        separator: int,
+        low: int,
+        high: int,
+        any_order: bool,
+    ) -> int:
+        definition = MemberList(tuple(pairs), tuple(required), extra, separator, low, high, any_order)
+        return self._guarded(self.nodes.members, definition)
+
+    def code_points(self, ranges: Sequence[tuple[int, int]], encoding: int) -> int:
+        return self._guarded(texts.code_points, self.nodes, ranges, encoding)
+
+    def words(self, choices: Sequence[bytes]) -> int:
+        return self._guarded(texts.words, self.nodes, choices)
+
+    # -- asking -----------------------------------------------------------------------------------------------------
+
+    def is_nullable(self, x: int) -> bool:
+        return self.nodes.nullable[x]
+
+    def step(self, x: int, data: bytes) -> int:
+        return self._guarded(self.nodes.step, x, data)
+
+    def is_empty(self, x: int) -> bool | None:
+        return self._guarded(self.nodes.is_empty, x)
+
+    def seal(self, root: int, producible: bytes) -> int:
+        """`producible`: 32 bytes, bit b%8 of byte b//8 is set when the vocabulary can write byte b."""
+        return self._guarded(self.nodes.seal, root, int.from_bytes(producible, "little"))
