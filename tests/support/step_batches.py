@@ -22,7 +22,7 @@ class Stream:
 
 
 class Packer:
-    """Hands out slots in a scattered order and packs work into steps; `rows` of the last step in the order asked for."""
+    """Hands out slots in a scattered order and packs work into steps, rows in the order of the work."""
 
     def __init__(self, num_slots: int, seed: int = 0) -> None:
         self._free = list(np.random.default_rng(seed).permutation(num_slots))
