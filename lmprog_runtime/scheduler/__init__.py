@@ -1,0 +1,18 @@
+"""The scheduler: which tokens are computed in the next step, and for whom. No torch."""
+
+from lmprog_runtime.scheduler.batch import ScheduledStep, StepOutput
+from lmprog_runtime.scheduler.config import SchedulerConfig
+from lmprog_runtime.scheduler.loop import Scheduler, SchedulerCounters
+from lmprog_runtime.scheduler.sequence import Sequence, State
+from lmprog_runtime.scheduler.trie import TokenTree
+
+__all__ = [
+    "ScheduledStep",
+    "Scheduler",
+    "SchedulerConfig",
+    "SchedulerCounters",
+    "Sequence",
+    "State",
+    "StepOutput",
+    "TokenTree",
+]

@@ -1,0 +1,111 @@
+"""The accounting of the cache, recomputed from nothing and compared with what is kept up to date."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from lmprog_runtime.cache.node import Node, Root, path
+from lmprog_runtime.cache.report import pretty
+from lmprog_runtime.cache.row import Row
+
+if TYPE_CHECKING:
+    from lmprog_runtime.cache.manager import CacheManager
+
+
+class CacheCorrupt(AssertionError):
+    """The cache's books do not balance: a bug in lmprog. Has every violation, and the tree."""
+
+
+def check(cache: CacheManager) -> None:
+    violations = [*_sizes(cache), *_owners(cache), *_locks(cache), *_rows(cache)]
+    for node in cache.tree.nodes():
+        violations += _node(cache, node)
+    if violations:
+        raise CacheCorrupt("\n".join([f"{len(violations)} violations:", *violations, pretty(cache)]))
+
+
+def _sizes(cache: CacheManager) -> Iterator[str]:
+    tree, nodes = cache.tree, list(cache.tree.nodes())
+    found = {
+        "free": (cache.slots.free_count, len(cache.slots.free_slots())),
+        "evictable": (tree.evictable, sum(node.length for node in nodes if not node.locks)),
+        "protected": (tree.protected, sum(node.length for node in nodes if node.locks)),
+        "held": (cache.held, sum(row.held for row in cache.rows)),
+    }
+    for name, (kept, counted) in found.items():
+        if kept != counted:
+            yield f"{name} is kept as {kept} and counted as {counted}"
+    if (total := sum(counted for _, counted in found.values())) != cache.num_slots:
+        yield f"free + evictable + protected + held is {total} of {cache.num_slots} slots"
+    if sum(cache.slots.extents().values()) != cache.slots.free_count:
+        yield "the free extents do not add up to the free slots"
+
+
+def _owners(cache: CacheManager) -> Iterator[str]:
+    owners: dict[int, list[object]] = {}
+    for slot in cache.slots.free_slots():
+        owners.setdefault(slot, []).append("the free list")
+    for node in cache.tree.nodes():
+        for slot in node.slots.tolist():
+            owners.setdefault(slot, []).append(node)
+    for row in cache.rows:
+        for slot in row.slots[row.shared :].tolist():
+            owners.setdefault(slot, []).append(row)
+    for slot in range(cache.num_slots):
+        have = owners.get(slot, [])
+        if len(have) != 1:
+            yield f"slot {slot} has {len(have)} owners: {have}"
+        elif cache.config.debug_owners and have[0] != "the free list":
+            noted = cache.slots.owner(slot)
+            if noted is not (cache.tree if isinstance(have[0], Node) else have[0]):
+                yield f"slot {slot} is noted as owned by {noted} and belongs to {have[0]}"
+
+
+def _locks(cache: CacheManager) -> Iterator[str]:
+    expected: Counter[Node] = Counter()
+    ends = [row.node for row in cache.rows] + [lease.node for lease in cache.leases if lease.node is not None]
+    for end in ends:
+        walker: Node | None = end
+        while walker is not None:
+            expected[walker] += 1
+            top, walker = walker, walker.parent
+        if not isinstance(top, Root) or cache.tree.roots.get(top.namespace) is not top:
+            yield f"{end} is locked but not part of the tree"
+    for node in [*cache.tree.nodes(), *cache.tree.roots.values()]:
+        if node.locks != expected[node]:
+            yield f"{node} has {node.locks} locks, and {expected[node]} rows and leases run through it"
+    for root in cache.tree.roots.values():
+        if root.is_leaf and not root.locks:
+            yield f"the empty namespace {root.namespace} was kept"
+
+
+def _rows(cache: CacheManager) -> Iterator[str]:
+    for row in cache.rows:
+        if row.node.end != row.shared:
+            yield f"{row} shares {row.shared} slots, and its {row.node} ends elsewhere"
+        shared = [slot for node in path(row.node) for slot in node.slots.tolist()]
+        if row.slots[: row.shared].tolist() != shared:
+            yield f"{row} has other slots than the path to its {row.node}"
+
+
+def _node(cache: CacheManager, node: Node) -> Iterator[str]:
+    page = cache.page_size
+    assert node.parent is not None
+    if node.start != node.parent.end or node.length != len(node.slots) or 4 * node.length != len(node.key):
+        yield f"{node} has {len(node.key) // 4} tokens and {len(node.slots)} slots under {node.parent}"
+    if node.length == 0 or node.length % page:
+        yield f"{node} is not in whole pages of {page}"
+    if node.parent.children.get(node.key[: 4 * page]) is not node:
+        yield f"{node} is not found by its first page"
+    if not 0 <= node.settled <= node.ready <= node.length:
+        yield f"{node} has settled {node.settled}, ready {node.ready}, length {node.length}"
+    if (node.writer is None) != (node.ready == node.length):
+        yield f"{node} has ready {node.ready} of {node.length} and writer {node.writer}"
+    if isinstance(node.writer, Row) and (node.writer.node is not node or not node.is_leaf):
+        yield f"{node} is promised by {node.writer}, which does not end there"
+    if node.locks > node.parent.locks:
+        yield f"{node} has more locks than its parent"
+    if node.is_leaf and not node.locks and node.stamp < 0:
+        yield f"{node} can be evicted and is not queued for it"

@@ -1,0 +1,295 @@
+"""Which tokens are computed in the next step.
+
+A step holds decodes first, then extend chunks of running sequences, then newly admitted ones, within a budget of rows.
+Owns the states of sequences and their rows; knows nothing of sampling, text or the model. One thread calls it:
+schedule -> (forward pass) -> complete or fail -> append / finish, and add / abort at any time.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass
+from enum import Enum, auto
+from itertools import count
+
+from lmprog_runtime.cache.manager import CacheManager
+from lmprog_runtime.cache.radix_tree import Match
+from lmprog_runtime.cache.row import Row
+from lmprog_runtime.errors import PromptTooLong
+from lmprog_runtime.scheduler.batch import Chunk, ScheduledStep, build_step
+from lmprog_runtime.scheduler.config import SchedulerConfig
+from lmprog_runtime.scheduler.sequence import Sequence, State
+from lmprog_runtime.scheduler.waiting import WaitingLine, arrival_order
+
+
+class _Admission(Enum):
+    ADMITTED = auto()
+    WAITS_FOR_LEADER = auto()
+    NO_ROOM = auto()
+
+
+@dataclass(slots=True)
+class SchedulerCounters:
+    """Since the start."""
+
+    steps: int = 0
+    computed_tokens: int = 0  # rows of completed steps
+    preemptions: int = 0
+    aborted: int = 0
+    failed: int = 0
+
+
+class Scheduler:
+    def __init__(self, config: SchedulerConfig, cache: CacheManager) -> None:
+        self.config = config
+        self.cache = cache
+        self.counters = SchedulerCounters()
+        self.running: list[Sequence] = []  # by priority, then arrival
+        self.waiting = WaitingLine(config.policy, config.aging_tokens, self._known_prefix)
+        self._arrivals = count()
+        self._clock = 0  # rows scheduled so far: the only time there is
+        self._in_flight: ScheduledStep | None = None
+
+    # -- what comes in
+
+    @property
+    def max_tokens(self) -> int:
+        """Longest sequence that can be served: the context, or what the pool holds and one sampled token more."""
+        return min(self.config.context_length, self.cache.num_slots + 1)
+
+    def add(self, sequences: Sequence | list[Sequence]) -> None:
+        """A list is a group, admitted in one step when it fits at once, else one after the other. PromptTooLong, and
+        nothing added, when one of them can never fit. ValueError for an empty prompt."""
+        group = sequences if isinstance(sequences, list) else [sequences]
+        for sequence in group:
+            self._check_fits(sequence)
+        for sequence in group:
+            sequence.token_limit = min(sequence.prompt_length + sequence.max_new_tokens, self.max_tokens)
+            sequence.arrival, sequence.arrival_clock = next(self._arrivals), self._clock
+            sequence.group = group if len(group) > 1 else None
+            self.waiting.add(sequence)
+
+    def _check_fits(self, sequence: Sequence) -> None:
+        if not sequence.token_ids:
+            raise ValueError("The prompt has no tokens; give at least one.")
+        depth = 0 if sequence.trie is None else sequence.trie.height
+        new = max(sequence.max_new_tokens, depth)
+        if sequence.prompt_length + new > self.config.context_length:
+            raise PromptTooLong(
+                f"The prompt of {sequence.prompt_length} tokens and {new} more do not fit the context of "
+                f"{self.config.context_length} tokens; shorten the prompt or ask for fewer."
+            )
+        if sequence.total > self.cache.num_slots:
+            raise PromptTooLong(
+                f"The request needs KV for {sequence.total} tokens and the pool holds {self.cache.num_slots}; "
+                "shorten it or give the runtime a larger max_total_tokens."
+            )
+
+    def append(self, sequence: Sequence, token_ids: list[int], logits_from: int | None = None) -> None:
+        """Sampled or forced tokens, computed in the next steps. Logits come from position `logits_from` on; by default
+        for the last token only. ValueError beyond the sequence's `token_limit`."""
+        if len(sequence.token_ids) + len(token_ids) > sequence.token_limit:
+            raise ValueError(
+                f"{len(token_ids)} tokens after {len(sequence.token_ids)} pass the limit of {sequence.token_limit}; "
+                "finish the sequence when its token_limit is reached."
+            )
+        sequence.extend(token_ids, logits_from)
+
+    # -- what goes out
+
+    def abort(self, sequence: Sequence) -> None:
+        """In any phase, even while its step runs; frees within the call. What was computed stays cached. Idempotent."""
+        if sequence.state is State.FINISHED:
+            return
+        self.counters.aborted += 1
+        self._end(sequence)
+
+    def finish(self, sequence: Sequence, *, dead: bool = False) -> None:
+        """Publish what is computed; the lock goes to the sequence's lease, if it has one, else away."""
+        assert sequence.state is not State.FINISHED, "a sequence is finished once"
+        self._end(sequence, keep_lease=not dead)
+
+    def _end(self, sequence: Sequence, *, keep_lease: bool = False) -> None:
+        if sequence.row is None:
+            self.waiting.remove(sequence)
+        else:
+            self.running.remove(sequence)
+            self._release(sequence, keep_lease=keep_lease)
+        sequence.state = State.FINISHED
+
+    def _release(self, sequence: Sequence, *, keep_lease: bool = False) -> None:
+        assert sequence.row is not None
+        computed = min(sequence.computed, len(sequence.token_ids))
+        self.cache.release(sequence.row, sequence.key(), computed, sequence.lease if keep_lease else None)
+        sequence.row = None
+
+    # -- a step
+
+    def has_work(self) -> bool:
+        """Whether `schedule` may have something to compute, now or once running sequences are appended to."""
+        return bool(self.running or len(self.waiting))
+
+    def schedule(self) -> ScheduledStep | None:
+        """The next step; None when nothing can be computed now. To be followed by `complete` or `fail`."""
+        assert self._in_flight is None, "the step before must be completed or failed first"
+        self._make_room()
+        chunks = self._running_chunks()
+        self._admit(chunks)
+        if not chunks:
+            return None
+        step = build_step(chunks)
+        self._in_flight = step
+        self._clock += len(step.batch.tokens)
+        return step
+
+    def complete(self, step: ScheduledStep) -> None:
+        """The forward pass ran: what it computed can be read and is published."""
+        assert step is self._in_flight
+        self._in_flight = None
+        self.cache.settle()
+        self.counters.steps += 1
+        self.counters.computed_tokens += len(step.batch.tokens)
+        for sequence, start, end in step.chunks:
+            if sequence.row is None:
+                continue  # aborted meanwhile
+            sequence.computed_to(end)
+            if start < sequence.prompt_length <= end:
+                self.cache.publish(sequence.row, sequence.key(), sequence.prompt_length)
+
+    def fail(self, step: ScheduledStep) -> None:
+        """The forward pass raised: nothing of it may be read. Its sequences are finished, others go on."""
+        assert step is self._in_flight
+        self._in_flight = None
+        for sequence, _, _ in reversed(step.chunks):
+            if sequence.row is not None:
+                self.counters.failed += 1
+                self._end(sequence)
+        self.cache.discard_in_flight()
+
+    # -- room for those that run
+
+    def _make_room(self) -> None:
+        """Slots for every entry that running sequences have yet to compute, the first in line served first."""
+        for sequence in self.running.copy():
+            if sequence.row is not None and sequence.total > sequence.row.allocated:
+                self._grow(sequence)
+
+    def _grow(self, sequence: Sequence) -> None:
+        assert sequence.row is not None
+        assert sequence.total <= self.cache.num_slots, "a sequence at its token_limit must be finished"
+        missing = sequence.total - sequence.row.allocated
+        spare = min(self.config.growth_run, sequence.token_limit - sequence.total)
+        while not self.cache.grow(sequence.row, missing, spare):
+            if self._reclaim_spare() or self.cache.revoke_lease():
+                continue
+            victim = self.running[-1]
+            self._preempt(victim)
+            if victim is sequence:
+                return
+
+    def _reclaim_spare(self) -> bool:
+        """Take back slots that rows took ahead of need."""
+        before = self.cache.held
+        for sequence in self.running:
+            assert sequence.row is not None
+            self.cache.shrink(sequence.row, sequence.total)
+        return self.cache.held < before
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Back to the front of the line; what it has computed stays in the tree as long as nobody needs the slots."""
+        self.counters.preemptions += 1
+        self.running.remove(sequence)
+        self._release(sequence)
+        sequence.state, sequence.computed = State.PREEMPTED, 0
+        self.waiting.add(sequence)
+
+    # -- choosing
+
+    def _running_chunks(self) -> list[Chunk]:
+        """Single tokens first, so that no decode waits for a long extend."""
+        chunks, longer = [], []
+        for sequence in self.running:
+            missing = sequence.total - sequence.computed
+            if missing == 1:
+                chunks.append(self._chunk(sequence, 1))
+            elif missing:
+                longer.append(sequence)
+        budget = self.config.step_tokens - len(chunks)
+        for sequence in longer[:budget]:
+            chunk = self._chunk(sequence, budget)
+            chunks.append(chunk)
+            budget -= chunk.end - chunk.start
+            if budget == 0:
+                break
+        return chunks
+
+    def _chunk(self, sequence: Sequence, most: int) -> Chunk:
+        assert sequence.row is not None
+        end = min(sequence.total, sequence.computed + most)
+        self.cache.advance(sequence.row, end)
+        return Chunk(sequence, sequence.computed, end)
+
+    # -- admitting
+
+    def _admit(self, chunks: list[Chunk]) -> None:
+        budget = self.config.step_tokens - sum(chunk.end - chunk.start for chunk in chunks)
+        joint: list[Sequence] | None = None  # the group being admitted whole
+        if budget <= 0 or not len(self.waiting):
+            return
+        for sequence in self.waiting.candidates(self._clock):
+            if len(self.running) >= self.config.max_running or (
+                budget <= 0 and (joint is None or sequence.group is not joint)
+            ):
+                return
+            outcome = self._try(sequence)
+            if outcome is _Admission.NO_ROOM:
+                return
+            if outcome is _Admission.ADMITTED:
+                joint = sequence.group
+                if budget > 0:
+                    chunk = self._chunk(sequence, budget)
+                    chunks.append(chunk)
+                    budget -= chunk.end - chunk.start
+
+    def _try(self, sequence: Sequence) -> _Admission:
+        """Match, lock, reserve, allocate, promise.
+
+        A follower waits no longer than its leader's own extend takes: leaders run before anything is admitted, so once
+        a row is left for a follower, the tokens it shares are computed, by this step at the latest.
+        """
+        while True:
+            match = self._match(sequence)
+            if match is not None and match.promised:
+                return _Admission.WAITS_FOR_LEADER
+            row = self._open_row(sequence, match)
+            if row is not None:
+                self._start(sequence, row, 0 if match is None else match.length)
+                return _Admission.ADMITTED
+            if self.running or not self.cache.revoke_lease():
+                return _Admission.NO_ROOM
+
+    def _match(self, sequence: Sequence) -> Match | None:
+        if not sequence.use_cache:
+            return None
+        limit = min(sequence.wanted, len(sequence.token_ids))
+        return self.cache.match(sequence.namespace, sequence.key(), limit)
+
+    def _known_prefix(self, sequence: Sequence) -> int:
+        match = self._match(sequence)
+        return 0 if match is None else match.length + match.promised
+
+    def _open_row(self, sequence: Sequence, match: Match | None) -> Row | None:
+        missing = sequence.total - (0 if match is None else match.length)
+        keep_free = self.config.decode_reserve * len(self.running)
+        first = not sequence.admitted_before
+        return self.cache.open_row(sequence.namespace, match, missing, keep_free=keep_free, hit=first)
+
+    def _start(self, sequence: Sequence, row: Row, cached: int) -> None:
+        self.waiting.remove(sequence)
+        if not sequence.admitted_before:
+            sequence.cached_tokens = cached
+            self.cache.counters.queried += sequence.prompt_length
+            self.cache.counters.hit += cached
+        sequence.row, sequence.computed, sequence.state = row, cached, State.RUNNING
+        insort(self.running, sequence, key=arrival_order)
+        self.cache.promise(row, sequence.key(), len(sequence.token_ids))

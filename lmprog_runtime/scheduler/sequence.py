@@ -1,0 +1,90 @@
+"""One unit of work for the scheduler: tokens to compute, and what it has come to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from lmprog_runtime.cache import keys
+from lmprog_runtime.cache.lease import Lease
+from lmprog_runtime.cache.node import Namespace
+from lmprog_runtime.cache.row import Row
+from lmprog_runtime.scheduler.trie import TokenTree, TrieLayout, lay_out
+
+
+class State(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"  # waiting again, ahead of those that never ran
+    FINISHED = "finished"
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """`token_ids` grows through `Scheduler.append` only. Entries [0, len(token_ids)) are the sequence, and after them
+    come the nodes of `tree`, if any: an entry is a row to compute, and slot i of the row holds entry i."""
+
+    token_ids: list[int]  # prompt + generated so far
+    prompt_length: int
+    namespace: Namespace  # (model revision, adapter, salt)
+    max_new_tokens: int
+    priority: int = 0  # higher goes first
+    use_cache: bool = True  # False: match nothing; what is computed may still be published
+    lease: Lease | None = None  # on finish the lock moves there instead of being dropped
+    logits_from: int | None = None  # first position whose logits the caller wants; None: the last token
+    tree: TokenTree | None = None
+
+    # The scheduler's; read-only for others.
+    state: State = field(default=State.WAITING, init=False)
+    row: Row | None = field(default=None, init=False)
+    computed: int = field(default=0, init=False)  # leading entries whose KV is in the row
+    cached_tokens: int = field(default=0, init=False)  # prompt tokens found in the cache when first admitted
+    token_limit: int = field(default=0, init=False)  # most tokens it can ever have here, the last one not computed
+    arrival: int = field(default=-1, init=False)  # order of `add`
+    arrival_clock: int = field(default=0, init=False)  # tokens computed by the scheduler before it arrived
+    trie: TrieLayout | None = field(default=None, init=False)
+    group: list[Sequence] | None = field(default=None, init=False)
+    known_prefix: int = field(default=0, init=False)  # tokens of it in the cache when last looked; for ordering only
+    _wanted: int = field(default=0, init=False)
+    _key: bytes = field(default=b"", init=False)
+
+    def __post_init__(self) -> None:
+        last = len(self.token_ids) - 1
+        self._wanted = last if self.logits_from is None else min(self.logits_from, last)
+        if self.tree is not None:
+            self.trie = lay_out(self.tree)
+
+    @property
+    def lead(self) -> Sequence:
+        """The first of its group, whose place in line all of the group share."""
+        return self if self.group is None else self.group[0]
+
+    @property
+    def total(self) -> int:
+        """Entries to compute."""
+        return len(self.token_ids) + (len(self.tree.tokens) if self.tree is not None else 0)
+
+    @property
+    def wanted(self) -> int:
+        """First entry whose logits are still due; all from here on are computed, never taken from the cache."""
+        return self._wanted
+
+    @property
+    def admitted_before(self) -> bool:
+        return self.state is State.PREEMPTED
+
+    def key(self) -> bytes:
+        """The tokens as a key of the radix tree."""
+        known = keys.count(self._key)
+        if known < len(self.token_ids):
+            self._key += keys.encode(self.token_ids[known:])
+        return self._key
+
+    def extend(self, token_ids: list[int], logits_from: int | None) -> None:
+        self.token_ids.extend(token_ids)
+        self._wanted = len(self.token_ids) - 1 if logits_from is None else logits_from
+
+    def computed_to(self, entry: int) -> None:
+        """Entries below `entry` are computed, and their logits delivered."""
+        self.computed = entry
+        self._wanted = max(self._wanted, entry)
