@@ -62,14 +62,15 @@ class Scheduler:
         nothing added, when one of them can never fit. ValueError for an empty prompt."""
         group = sequences if isinstance(sequences, list) else [sequences]
         for sequence in group:
-            self._check_fits(sequence)
+            self.check_fits(sequence)
         for sequence in group:
-            sequence.token_limit = min(sequence.prompt_length + sequence.max_new_tokens, self.max_tokens)
+            sequence.begin(min(sequence.prompt_length + sequence.max_new_tokens, self.max_tokens))
             sequence.arrival, sequence.arrival_clock = next(self._arrivals), self._clock
             sequence.group = group if len(group) > 1 else None
             self.waiting.add(sequence)
 
-    def _check_fits(self, sequence: Sequence) -> None:
+    def check_fits(self, sequence: Sequence) -> None:
+        """PromptTooLong when it could never run here, even alone; ValueError for an empty prompt."""
         if not sequence.token_ids:
             raise ValueError("The prompt has no tokens; give at least one.")
         depth = 0 if sequence.trie is None else sequence.trie.height

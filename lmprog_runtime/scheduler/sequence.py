@@ -49,8 +49,6 @@ class Sequence:
     _key: bytes = field(default=b"", init=False)
 
     def __post_init__(self) -> None:
-        last = len(self.token_ids) - 1
-        self._wanted = last if self.logits_from is None else min(self.logits_from, last)
         if self.tree is not None:
             self.trie = lay_out(self.tree)
 
@@ -63,6 +61,12 @@ class Sequence:
     def total(self) -> int:
         """Entries to compute."""
         return len(self.token_ids) + (len(self.tree.tokens) if self.tree is not None else 0)
+
+    def begin(self, token_limit: int) -> None:
+        """Handed to a scheduler."""
+        last = len(self.token_ids) - 1
+        self.token_limit = token_limit
+        self._wanted = last if self.logits_from is None else min(self.logits_from, last)
 
     @property
     def wanted(self) -> int:
