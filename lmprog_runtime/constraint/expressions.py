@@ -12,11 +12,13 @@ steps to build, not a million. Whitespace inside the braces and the braces thems
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 from lmprog_runtime.constraint.arena import Arena, new_arena
 from lmprog_runtime.constraint.limits import DEFAULT_LIMITS, Limits
+from lmprog_runtime.constraint.regex import translate
 
 MAX_CODE_POINT = 0x10FFFF
 CodePointRange = tuple[int, int]
@@ -72,8 +74,30 @@ class Expressions:
         return self.concat(*(self.code_points([(ord(c), ord(c))], encode) for c in text))
 
     def texts(self, choices: Iterable[str], encode: Encoding) -> int:
-        """One of the texts, in every way that the encoding can write it."""
-        return self.alternate(self.text(choice, encode) for choice in choices)
+        """One of the texts, in every way that the encoding can write it; common beginnings are shared."""
+        if encode is Encoding.UTF8:
+            return self.words(choice.encode() for choice in choices)
+        return self._shared(sorted(set(choices)), encode)
+
+    def _shared(self, ordered: Sequence[str], encode: Encoding) -> int:
+        # Bottom-up over the sorted list: open_levels[d] has the finished branches behind the current prefix of length d.
+        open_levels: list[list[int]] = [[]]
+        for at, text in enumerate(ordered):
+            following = ordered[at + 1] if at + 1 < len(ordered) else ""
+            open_levels += [[] for _ in range(len(text) + 1 - len(open_levels))]
+            open_levels[-1].append(self.EPSILON)
+            common = len(os.path.commonprefix([text, following]))
+            while len(open_levels) - 1 > common:
+                branch = self.alternate(open_levels.pop())
+                character = ord(text[len(open_levels) - 1])
+                edge = self.code_points([(character, character)], encode)
+                open_levels[-1].append(self.concat(edge, branch))
+        return self.alternate(open_levels[0])
+
+    def regex(self, pattern: str, *, search: bool = False, ecma: bool = False, encode: Encoding = Encoding.UTF8) -> int:
+        """The texts that a regular expression matches as a whole (`search`: somewhere). ecma: the dialect of JSON Schema's
+        `pattern`. ConstraintInvalid, ConstraintUnsupported and ConstraintTooLarge name the construct and its position."""
+        return translate(self, pattern, search=search, ecma=ecma, encode=encode)
 
     # -- operators --------------------------------------------------------------------------------------------------
 

@@ -46,7 +46,9 @@ class LimitReached(Exception):
 def refuse(code: int, limits: Limits) -> NoReturn:
     """Raise the public error for a code."""
     if code == LEFT_RECURSION:
-        raise ConstraintInvalid("A rule refers to itself before it reads a character; put something before the reference.")
+        raise ConstraintInvalid(
+            "A rule refers to itself before it reads a character; put something before the reference."
+        )
     if code == UNDEFINED:
         raise ConstraintInvalid("The constraint refers to a rule that is not defined; define it.")
     what = _MESSAGES[code].format(limits=limits, mebibytes=limits.arena_bytes >> 20, nesting=MAX_NESTING)

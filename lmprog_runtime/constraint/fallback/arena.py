@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 from lmprog_runtime.constraint.fallback import texts
 from lmprog_runtime.constraint.fallback.nodes import MemberList
 from lmprog_runtime.constraint.fallback.sealing import Sealing
-from lmprog_runtime.constraint.limits import Limits, LimitReached, refuse
+from lmprog_runtime.constraint.limits import LimitReached, Limits, refuse
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -24,7 +24,7 @@ from lmprog_runtime.constraint.fallback.nodes import (
     SET,
     Nodes,
 )
-from lmprog_runtime.constraint.limits import STATES, UNDEFINED, Limits, LimitReached
+from lmprog_runtime.constraint.limits import STATES, UNDEFINED, LimitReached, Limits
 
 _UNKNOWN, _ALIVE, _DEAD = 0, 1, 2
 

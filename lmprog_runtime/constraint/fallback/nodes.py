@@ -17,8 +17,8 @@ from lmprog_runtime.constraint.limits import (
     STATES,
     TIME,
     WIDTH,
-    Limits,
     LimitReached,
+    Limits,
 )
 
 EMPTY, EPSILON = 0, 1

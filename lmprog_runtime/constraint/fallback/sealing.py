@@ -189,5 +189,3 @@ class Sealing(Derivatives):
             separator=new[d.separator],
         )
         return self.members(definition)
-
-

@@ -38,10 +38,7 @@ def code_points(nodes: Nodes, ranges: Sequence[Range], encoding: int) -> int:
 def subtract(ranges: Sequence[Range], holes: Sequence[Range]) -> list[Range]:
     for low, high in holes:
         ranges = [
-            piece
-            for a, b in ranges
-            for piece in ((a, min(b, low - 1)), (max(a, high + 1), b))
-            if piece[0] <= piece[1]
+            piece for a, b in ranges for piece in ((a, min(b, low - 1)), (max(a, high + 1), b)) if piece[0] <= piece[1]
         ]
     return sorted(set(ranges))
 
