@@ -67,6 +67,10 @@ def _check_complete(directory: Path) -> None:
         raise ModelNotFound(f"{directory} has no config.json, so it is not a model in Hugging Face layout.")
     if not any((directory / name).is_file() for name in _TOKENIZER_FILES):
         raise ModelNotFound(f"{directory} has no tokenizer; looked for {', '.join(_TOKENIZER_FILES)}.")
+    listed = read_json(directory / "model.safetensors.index.json").get("weight_map", {})
+    missing = sorted({name for name in listed.values() if not (directory / name).is_file()})
+    if missing:
+        raise ModelNotFound(f"{directory} lacks {len(missing)} of its weight files, the first is {missing[0]}.")
     if any(directory.glob("*.safetensors")):
         return
     if any(directory.glob("*.bin")) or any(directory.glob("*.pth")):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from lmprog_runtime.errors import ModelUnsupported
 from lmprog_runtime.model.gguf_tokenizer import special_ids, write_tokenizer
 
-Progress = Callable[[int], None]  # called with the number of bytes written since the last call
+Progress = Callable[[int], object]  # called with the number of bytes written since the last call
 
 Metadata = Mapping[str, Any]
 

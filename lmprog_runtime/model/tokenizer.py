@@ -90,13 +90,13 @@ class Tokenizer:
         """`text` as this tokenizer was trained to see it at the start of a prompt: some put a space before it."""
         return self._space_prefix.at_start(text)
 
-    def encode_segments(self, segments: Sequence[Segment]) -> list[int]:
+    def encode_segments(self, segments: Sequence[Segment], *, is_start: bool = True) -> list[int]:
         """Ids of literal text between control tokens; neighbouring texts are encoded in one go.
 
-        Equal to what transformers makes of the whole text when no control token is spelled out in a text.
+        Equal to what transformers makes of the whole text when no control token is spelled out in a text. `is_start`
+        says that nothing comes before.
         """
         ids: list[int] = []
-        is_start = True
         for segment in self._merge(segments):
             if isinstance(segment, int):
                 ids.append(segment)

