@@ -1,0 +1,46 @@
+"""Settings of the local runtime. One frozen dataclass: constructors, command line and server flags are made from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def _help(text: str, default: Any) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeConfig:
+    """What `Runtime(...)`, `lmprog serve` and `lmprog run` accept."""
+
+    model: str = _help("alias, local path, .gguf file or Hugging Face id", "smollm2-135m")
+    dtype: str = _help("auto, float32, bfloat16, float16, int8 or int4; auto is bfloat16 where the processor has it", "auto")
+    device: str = _help("auto, cpu or cuda", "auto")
+    executor: str = _help("auto, cpu (one C++ call per step), torch or hf (any transformers model)", "auto")
+    threads: int | None = _help("CPU threads; default: the number of cores", None)
+    max_total_tokens: int | None = _help("slots of the KV pool; default: 65536, or less where memory is short", None)
+    context_length: int | None = _help("longest sequence; default: the model's own", None)
+    step_tokens: int = _help("most tokens computed in one step; longer prompts are extended in chunks", 512)
+    max_running: int = _help("most requests in one step", 256)
+    schedule_policy: str = _help("fcfs, lpm (longest prefix match first) or dfs-weight", "lpm")
+    eviction_policy: str = _help("lru, lfu, slru, fifo, priority or cost", "lru")
+    page_size: int = _help("tokens per page of the radix tree", 1)
+    disable_radix_cache: bool = _help("reuse no prefix", False)
+    jump_forward: bool = _help("append what a constraint forces without sampling it", True)
+    verify_cache: float = _help("share of cache hits that are computed again and compared", 0.0)
+    cache_dir: str | None = _help("keep prefixes on disk here, for the next process", None)
+    debug_checks: bool = _help("check the accounting of every slot after every step (slow)", False)
+
+    @classmethod
+    def from_keywords(cls, **keywords: Any) -> RuntimeConfig:
+        """TypeError for an unknown name, with the nearest known one."""
+        known = [f.name for f in dataclasses.fields(cls)]
+        for name in keywords:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                guess = f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(known)}."
+                raise TypeError(f"The runtime has no setting {name!r}.{guess}")
+        return cls(**keywords)

@@ -1,0 +1,419 @@
+"""The engine: one thread that owns tree, pool, scheduler and model. Everybody else talks to it through a queue.
+
+Knows nothing of HTTP, of programs or of chat: token ids in, events out. A step that crashes fails the requests in that
+step with the original error and the engine goes on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any, Protocol, TypeVar
+
+from lmprog_runtime.cache import CacheManager, Lease
+from lmprog_runtime.constraint.base import Grammar
+from lmprog_runtime.errors import EngineFailed, RequestAborted, RequestRefused, RuntimeFault
+from lmprog_runtime.generation import Generation, Timing
+from lmprog_runtime.model.executor import Executor
+from lmprog_runtime.model.sampler import DeadEnd, sample, token_logprobs
+from lmprog_runtime.model.tokenizer import Tokenizer
+from lmprog_runtime.params import check_token_ids, validate
+from lmprog_runtime.request import (
+    ChoiceTokens,
+    Completion,
+    Constraint,
+    GenerateRequest,
+    ScoreRequest,
+    ScoreResult,
+    Sink,
+    Usage,
+)
+from lmprog_runtime.scheduler import ScheduledStep, Scheduler, Sequence, StepOutput
+from lmprog_runtime.scoring import ChoiceTrie, split_choices
+
+log = logging.getLogger("lmprog.engine")
+T = TypeVar("T")
+
+MOST_TRIE_NODES = 256
+"""Rows of one scoring job. All of them go through the head, so this bounds its logits to 256 x vocabulary."""
+
+
+class ConstraintCompiler(Protocol):
+    def __call__(self, constraint: Constraint | None, prefix_text: bytes) -> Grammar: ...
+
+
+@dataclass
+class _ScoreJob:
+    """A score request, split into tries that report their parts."""
+
+    request: ScoreRequest
+    sink: Sink
+    groups: list[list[int]]
+    tries: list[ChoiceTrie]
+    timing: Timing = field(default_factory=Timing)
+    sequences: list[Sequence] = field(default_factory=list)
+    found: list[list[float]] = field(default_factory=list)  # per trie, the logprob of each node given its parent
+    unfinished: int = 0
+
+    def result(self) -> ScoreResult:
+        ordered: dict[int, ChoiceTokens] = {}
+        for group, trie, logprobs in zip(self.groups, self.tries, self.found, strict=True):
+            ordered.update(zip(group, trie.choices(logprobs), strict=True))
+        nodes = sum(len(trie.tree.tokens) for trie in self.tries)
+        usage = Usage(len(self.request.token_ids) + nodes, self.sequences[0].cached_tokens, 0, 0)
+        choices = tuple(ordered[index] for index in range(len(self.request.choices)))
+        return ScoreResult(choices, usage, self.timing.seconds())
+
+
+_Job = Generation | _ScoreJob
+
+
+class Engine:
+    """Runs requests until `shutdown`. Every public method may be called from any thread."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        tokenizer: Tokenizer,
+        scheduler: Scheduler,
+        cache: CacheManager,
+        compiler: ConstraintCompiler,
+        *,
+        namespace: str,
+        context_length: int,
+        jump_forward: bool = True,
+        check_every_step: bool = False,
+    ) -> None:
+        self.tokenizer, self.executor, self.cache, self.scheduler = tokenizer, executor, cache, scheduler
+        self.context_length = context_length
+        self._compiler, self._namespace = compiler, namespace
+        self._jump_forward, self._check_every_step = jump_forward, check_every_step
+        self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._compile_threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="lmprog-compile")
+        self._jobs: dict[int, _Job] = {}
+        self._owner: dict[Sequence, int] = {}
+        self._ids = itertools.count(1)
+        self._is_stopping = False
+        self.steps = 0
+        self.failed_steps = 0
+        self._thread = threading.Thread(target=self._run, name="lmprog-engine", daemon=True)
+        self._thread.start()
+
+    # -- called from other threads ----------------------------------------------------------------------------------
+
+    def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> int:
+        """Start a request. Returns its id at once; every error, user mistakes included, goes to `sink.fail`."""
+        return self.submit_group([request], [sink])[0]
+
+    def submit_group(self, requests: list[GenerateRequest | ScoreRequest], sinks: list[Sink]) -> list[int]:
+        """Start requests that share a prefix; the scheduler admits them together when they fit."""
+        ids = [next(self._ids) for _ in requests]
+        prepared = _Group(len(requests))
+        for job_id, request, sink in zip(ids, requests, sinks, strict=True):
+            self._prepare(job_id, request, sink, prepared)
+        return ids
+
+    def abort(self, job_id: int) -> None:
+        """End a request soon; its sink gets RequestAborted unless it had ended. Unknown and ended ids are fine."""
+        self._commands.put(lambda: self._abort(job_id, RequestAborted("The request was cancelled.")))
+
+    def lease(self) -> Lease:
+        """A hold on the cache that follows a program's stream from request to request."""
+        return self.cache.open_lease()
+
+    def release(self, lease: Lease) -> None:
+        """The stream has ended: let go of its prefix."""
+        self._commands.put(lambda: self.cache.close_lease(lease))
+
+    def call(self, function: Callable[[], T]) -> Future[T]:
+        """Run a function on the engine thread between two steps (statistics, flush, explain)."""
+        future: Future[T] = Future()
+        self._commands.put(lambda: _resolve(future, function))
+        return future
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive() and not self._is_stopping
+
+    def shutdown(self) -> None:
+        """Fail what is running, stop the thread. Idempotent."""
+        if not self._is_stopping:
+            self._is_stopping = True
+            self._commands.put(lambda: None)
+        self._thread.join()
+        self._compile_threads.shutdown(wait=True)
+
+    # -- preparation: checks on the caller's thread, compilation on its own ---------------------------------------------
+
+    def _prepare(self, job_id: int, request: GenerateRequest | ScoreRequest, sink: Sink, group: _Group) -> None:
+        if self._is_stopping:
+            sink.fail(RequestAborted("The engine is shut down; make a new runtime."))
+            return
+        try:
+            self._check(request)
+        except RuntimeFault as error:
+            sink.fail(error)
+            self._arrive(group)
+            return
+        if isinstance(request, GenerateRequest) and (request.constraint or request.prefix_text):
+            self._compile_threads.submit(self._compile_and_arrive, job_id, request, sink, group)
+        else:
+            self._arrive(group, (job_id, self._job(request, sink, None)))
+
+    def _check(self, request: GenerateRequest | ScoreRequest) -> None:
+        vocab = self.executor.vocab_size
+        if not request.token_ids:
+            raise RequestRefused("The prompt is empty; give at least one token of text before generating.")
+        check_token_ids("token_ids", tuple(request.token_ids), vocab)
+        if isinstance(request, GenerateRequest):
+            validate(request.params, vocab)
+        else:
+            self._check_choices(request, vocab)
+
+    def _check_choices(self, request: ScoreRequest, vocab: int) -> None:
+        if not request.choices:
+            raise RequestRefused("The list of choices is empty; give at least one.")
+        for index, choice in enumerate(request.choices):
+            if not choice:
+                raise RequestRefused(f"choices[{index}] has no tokens; a choice must add at least one to the prompt.")
+            check_token_ids(f"choices[{index}]", tuple(choice), vocab)
+
+    def _compile_and_arrive(self, job_id: int, request: GenerateRequest, sink: Sink, group: _Group) -> None:
+        try:
+            grammar = self._compiler(request.constraint, request.prefix_text)
+        except BaseException as error:  # whatever the compiler raises belongs to this request alone
+            sink.fail(error)
+            self._arrive(group)
+            return
+        self._arrive(group, (job_id, self._job(request, sink, grammar)))
+
+    def _job(self, request: GenerateRequest | ScoreRequest, sink: Sink, grammar: Grammar | None) -> _Job:
+        if isinstance(request, GenerateRequest):
+            return Generation(request, sink, self.tokenizer, grammar, jump_forward=self._jump_forward)
+        groups = split_choices(request.choices, MOST_TRIE_NODES)
+        tries = [ChoiceTrie([request.choices[i] for i in group]) for group in groups]
+        empty = [[0.0] * len(trie.tree.tokens) for trie in tries]
+        return _ScoreJob(request, sink, groups, tries, found=empty, unfinished=len(tries))
+
+    def _arrive(self, group: _Group, ready: tuple[int, _Job] | None = None) -> None:
+        members = group.arrive(ready)
+        if members is not None:
+            self._commands.put(lambda: self._admit(members))
+
+    # -- engine thread: the loop ------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._is_stopping:
+            self._do_commands(block=not self.scheduler.has_work())
+            if not self._is_stopping:
+                self._step()
+        self._fail_all(RequestAborted("The engine was shut down while this request was running."))
+        self._do_commands(block=False)
+        self._fail_all(RequestAborted("The engine was shut down before this request began."))
+
+    def _do_commands(self, *, block: bool) -> None:
+        if block:
+            self._commands.get()()
+        while not self._commands.empty():
+            self._commands.get()()
+
+    def _step(self) -> None:
+        step = self.scheduler.schedule()
+        if step is None:
+            return
+        try:
+            logits = self.executor.step(step.batch)
+        except Exception as error:
+            self.scheduler.fail(step)
+            self._fail_step(step, error, is_released=True)
+        else:
+            self.scheduler.complete(step)
+            self.steps += 1
+            self._distribute_safely(step, logits)
+        if self._check_every_step:
+            self.cache.check()
+
+    def _distribute_safely(self, step: ScheduledStep, logits: Any) -> None:
+        try:
+            self._distribute(step, logits)
+        except Exception as error:
+            self._fail_step(step, error, is_released=False)
+
+    def _fail_step(self, step: ScheduledStep, error: Exception, *, is_released: bool) -> None:
+        """The step's requests get the error; the others never notice."""
+        log.exception("a step failed")
+        self.failed_steps += 1
+        fault = EngineFailed(f"The model failed on this request's step ({type(error).__name__}: {error}); try it again.")
+        fault.__cause__ = error
+        for sequence, _, _ in step.chunks:
+            if sequence in self._owner:
+                self._end(self._owner[sequence], fault, *([sequence] if is_released else []))
+
+    # -- engine thread: requests in and out -------------------------------------------------------------------------
+
+    def _admit(self, members: list[tuple[int, _Job]]) -> None:
+        groups: list[Sequence] = []
+        for job_id, job in members:
+            sequences = self._sequences_of(job)
+            try:
+                for sequence in sequences:
+                    self.scheduler.check_fits(sequence)
+            except RuntimeFault as error:
+                job.sink.fail(error)
+                continue
+            self._jobs[job_id] = job
+            self._owner.update(dict.fromkeys(sequences, job_id))
+            groups += sequences
+        if groups:
+            self.scheduler.add(groups)
+
+    def _sequences_of(self, job: _Job) -> list[Sequence]:
+        if isinstance(job, _ScoreJob):
+            job.sequences = [self._sequence(job.request, max_new_tokens=0, tree=trie.tree) for trie in job.tries]
+            return job.sequences
+        request = job.request
+        start = request.params.prompt_logprobs_start
+        left = self.context_length - len(request.token_ids)
+        job.sequence = self._sequence(request, max_new_tokens=request.params.max_tokens or max(1, left))
+        if start is not None:
+            job.sequence.logits_from = max(0, start - 1)
+        return [job.sequence]
+
+    def _sequence(self, request: GenerateRequest | ScoreRequest, **more: Any) -> Sequence:
+        return Sequence(
+            token_ids=list(request.token_ids),
+            prompt_length=len(request.token_ids),
+            namespace=(self._namespace, None, request.salt),
+            priority=request.priority,
+            use_cache=request.use_cache,
+            lease=request.lease,
+            **more,
+        )
+
+    def _abort(self, job_id: int, error: BaseException) -> None:
+        if job_id in self._jobs:
+            self._end(job_id, error)
+
+    def _end(self, job_id: int, error: BaseException, *released: Sequence) -> None:
+        """Fail a job and give back what it still holds."""
+        job = self._jobs.pop(job_id)
+        for sequence in job.sequences if isinstance(job, _ScoreJob) else [job.sequence]:
+            assert sequence is not None
+            self._owner.pop(sequence, None)
+            if sequence not in released:
+                self.scheduler.abort(sequence)
+        _report(job.sink.fail, error)
+
+    def _fail_all(self, error: BaseException) -> None:
+        for job_id in list(self._jobs):
+            self._end(job_id, error)
+
+    # -- engine thread: results of a step ---------------------------------------------------------------------------
+
+    def _distribute(self, step: ScheduledStep, logits: Any) -> None:
+        sampling: deque[tuple[Generation, int]] = deque()
+        for output in step.outputs:
+            job = self._jobs[self._owner[output.sequence]]
+            if isinstance(job, _ScoreJob):
+                self._score_part(job, output, logits)
+                continue
+            if job.timing.started is None:
+                job.timing.started = job.timing.submitted
+            self._note_prompt_logprobs(job, output, logits)
+            if output.first_position + output.row_count == len(output.sequence.token_ids):
+                sampling.append((job, output.row_start + output.row_count - 1))
+        if sampling:
+            self._sample([job for job, _ in sampling], logits[[row for _, row in sampling]])
+
+    def _note_prompt_logprobs(self, job: Generation, output: StepOutput, logits: Any) -> None:
+        """Logits of position p give the logprob of the prompt token at p + 1."""
+        params = job.request.params
+        prompt = job.request.token_ids
+        count = min(output.row_count, len(prompt) - 1 - output.first_position)
+        if params.prompt_logprobs_start is None or count <= 0:
+            return
+        rows = logits[output.row_start : output.row_start + count]
+        first = output.first_position + 1
+        for offset, logprob in enumerate(token_logprobs(rows, prompt[first : first + count], params.top_logprobs)):
+            if first + offset >= params.prompt_logprobs_start:
+                job.note_prompt_logprob(first + offset, logprob)
+
+    def _sample(self, jobs: list[Generation], logits: Any) -> None:
+        sampled = sample(logits, [job.sampler for job in jobs], [job.mask() for job in jobs])
+        for job, token in zip(jobs, sampled, strict=True):
+            sequence = job.sequence
+            assert sequence is not None
+            if isinstance(token, DeadEnd):
+                self._end(self._owner[sequence], RequestRefused(token.reason))
+                continue
+            accepted = job.accept(token)
+            self.scheduler.append(sequence, accepted.token_ids)
+            if accepted.is_finished:
+                self._finish(job, sequence)
+
+    def _finish(self, job: Generation, sequence: Sequence) -> None:
+        self.scheduler.finish(sequence)
+        self._jobs.pop(self._owner.pop(sequence))
+        completion: Completion = job.complete()
+        _report(job.sink.done, completion)
+
+    def _score_part(self, job: _ScoreJob, output: StepOutput, logits: Any) -> None:
+        """The logits of an entry give the logprobs of its children in the trie."""
+        sequence = output.sequence
+        index = job.sequences.index(sequence)
+        tree = job.tries[index].tree
+        to_row = output.row_start - output.first_position + sequence.prompt_length
+        end = output.row_start + output.row_count
+        nodes = [node for node, parent in enumerate(tree.parents) if output.row_start <= parent + to_row < end]
+        if nodes:
+            rows = logits[[tree.parents[node] + to_row for node in nodes]]
+            for node, entry in zip(nodes, token_logprobs(rows, [tree.tokens[node] for node in nodes], 0), strict=True):
+                assert entry.logprob is not None
+                job.found[index][node] = entry.logprob
+        if output.first_position + output.row_count == sequence.total:
+            self._finish_part(job, sequence)
+
+    def _finish_part(self, job: _ScoreJob, sequence: Sequence) -> None:
+        self.scheduler.finish(sequence)
+        job_id = self._owner.pop(sequence)
+        job.unfinished -= 1
+        if not job.unfinished:
+            del self._jobs[job_id]
+            _report(job.sink.done, job.result())
+
+
+class _Group:
+    """Counts a group's members in, from several threads, so that they can be admitted together."""
+
+    def __init__(self, size: int) -> None:
+        self._missing, self._lock = size, threading.Lock()
+        self._ready: list[tuple[int, _Job]] = []
+
+    def arrive(self, ready: tuple[int, _Job] | None) -> list[tuple[int, _Job]] | None:
+        """The members that can be admitted, once the last one is here."""
+        with self._lock:
+            self._missing -= 1
+            if ready is not None:
+                self._ready.append(ready)
+            return sorted(self._ready, key=lambda item: item[0]) if not self._missing else None
+
+
+def _report(callback: Callable[[Any], None], value: Any) -> None:
+    """A sink that raises is its owner's bug: it must not take the engine down with it."""
+    try:
+        callback(value)
+    except Exception:
+        log.exception("a request's callback raised")
+
+
+def _resolve(future: Future[T], function: Callable[[], T]) -> None:
+    try:
+        future.set_result(function())
+    except BaseException as error:
+        future.set_exception(error)

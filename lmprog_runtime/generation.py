@@ -1,0 +1,254 @@
+"""One generation: from sampled tokens to text, stops, constraint state and the final result. No torch, no scheduling.
+
+Owns what is particular to one request on the output side. The scheduler owns its slots, the engine the order of events.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmprog_runtime.constraint.base import DEAD, Grammar
+from lmprog_runtime.model.sampler import Sampled, SamplerState
+from lmprog_runtime.model.tokenizer import Detokenizer, Tokenizer
+from lmprog_runtime.request import (
+    Completion,
+    Delta,
+    FinishReason,
+    GenerateRequest,
+    Sink,
+    TokenLogprob,
+    Usage,
+)
+from lmprog_runtime.scheduler import Sequence
+from lmprog_runtime.stops import StopMatcher
+
+
+class Accepted(NamedTuple):
+    """What one sampled token led to: ids to append to the sequence, and whether that was the end."""
+
+    token_ids: list[int]
+    is_finished: bool
+
+
+@dataclass
+class Timing:
+    submitted: float = field(default_factory=time.monotonic)
+    started: float | None = None
+    first_token: float | None = None
+
+    def seconds(self) -> dict[str, float]:
+        now = time.monotonic()
+        started = self.started if self.started is not None else now
+        first = self.first_token if self.first_token is not None else now
+        return {
+            "queue": started - self.submitted,
+            "first_token": first - self.submitted,
+            "total": now - self.submitted,
+        }
+
+
+class Generation:
+    """The output side of one request. Lives on the engine thread."""
+
+    def __init__(
+        self, request: GenerateRequest, sink: Sink, tokenizer: Tokenizer, grammar: Grammar | None, *, jump_forward: bool
+    ) -> None:
+        self.request, self.sink, self.timing = request, sink, Timing()
+        self.sequence: Sequence | None = None  # set when the engine hands it to the scheduler
+        self.sampler = SamplerState(request.params, request.token_ids)
+        self._tokenizer = tokenizer
+        self._grammar, self._state = grammar, grammar.start if grammar else DEAD
+        self._jump_forward = jump_forward
+        self._detokenizer = Detokenizer(tokenizer)
+        self._stops = StopMatcher(request.params.stop)
+        self._to_skip = len(request.prefix_text.decode())  # characters of the healed prompt tail at the front
+        self._text: list[str] = []
+        self._ids: list[int] = []
+        self._forced = 0
+        self._logprobs: list[TokenLogprob] = []
+        self._prompt_logprobs: dict[int, TokenLogprob] = {}
+        self._unsent = _Unsent()
+        self._matched: str | int | None = None
+
+    # -- before sampling ------------------------------------------------------------------------------------------
+
+    def mask(self) -> NDArray[np.uint32] | None:
+        """Bits of the tokens allowed next, or None when all are. Below min_tokens the end tokens are taken out."""
+        mask = self._grammar.mask(self._state) if self._grammar else None
+        if not self._end_is_too_early():
+            return mask
+        return self._without_end_tokens(mask)
+
+    def _end_is_too_early(self) -> bool:
+        return len(self._ids) < self.request.params.min_tokens
+
+    def _without_end_tokens(self, mask: NDArray[np.uint32] | None) -> NDArray[np.uint32]:
+        words = (self._tokenizer.vocab_size + 31) // 32
+        out = np.full(words, 0xFFFFFFFF, np.uint32) if mask is None else mask.copy()
+        for token_id in self._end_ids():
+            out[token_id >> 5] &= ~np.uint32(1 << (token_id & 31))
+        if mask is not None and not out.any():
+            return mask  # the constraint is finished: it ends although min_tokens asks for more
+        return out
+
+    def _end_ids(self) -> frozenset[int]:
+        return self._tokenizer.eos_ids | frozenset(self.request.params.stop_token_ids)
+
+    # -- after sampling -------------------------------------------------------------------------------------------
+
+    def accept(self, sampled: Sampled) -> Accepted:
+        """Take one sampled token, and what the constraint forces after it."""
+        if self.timing.first_token is None:
+            self.timing.first_token = time.monotonic()
+        finished = self._take(sampled.token_id, TokenLogprob(sampled.token_id, sampled.logprob, sampled.top))
+        appended = [sampled.token_id]
+        while not finished and (forced := self._forced_next()):
+            for token_id in forced:
+                finished = self._take(token_id, TokenLogprob(token_id, 0.0, ()))
+                appended.append(token_id)
+                self._forced += 1
+                self._unsent.forced += 1
+                if finished:
+                    break
+        if not finished:
+            self._send()
+        return Accepted(appended, finished)
+
+    def _forced_next(self) -> list[int]:
+        if self._grammar is None or not self._jump_forward or self._end_is_too_early():
+            return []
+        return self._grammar.forced_tokens(self._state)
+
+    def _take(self, token_id: int, logprob: TokenLogprob) -> bool:
+        """Record a token; True when the output ends with it."""
+        params = self.request.params
+        self._ids.append(token_id)
+        self.sampler.observe(token_id)
+        if params.logprobs:
+            self._logprobs.append(logprob)
+            self._unsent.logprobs.append(logprob)
+        self._unsent.token_ids.append(token_id)
+        if token_id in self._end_ids() and not (params.ignore_eos and token_id not in params.stop_token_ids):
+            self._matched = token_id
+            return True
+        if self._grammar is not None:
+            self._state = self._grammar.advance(self._state, token_id)
+        if self._show(self._skip_prefix(self._detokenizer.push(token_id))):
+            return True
+        is_final = self._grammar is not None and self._grammar.is_final(self._state)
+        return is_final or self._is_at_limit()
+
+    def _is_at_limit(self) -> bool:
+        assert self.sequence is not None
+        return len(self.request.token_ids) + len(self._ids) >= self.sequence.token_limit
+
+    def _skip_prefix(self, piece: str) -> str:
+        skipped = min(self._to_skip, len(piece))
+        self._to_skip -= skipped
+        return piece[skipped:]
+
+    def _show(self, piece: str) -> bool:
+        """Pass text through the stop strings; True when one ended the output."""
+        shown, matched, _ = self._stops.push(piece, is_active=len(self._ids) > self.request.params.min_tokens)
+        self._text.append(shown)
+        self._unsent.text.append(shown)
+        self._matched = matched
+        return matched is not None
+
+    def _send(self) -> None:
+        if any(self._unsent.text):
+            self.sink.delta(self._unsent.take())
+
+    # -- prompt logprobs ------------------------------------------------------------------------------------------
+
+    def note_prompt_logprob(self, position: int, logprob: TokenLogprob) -> None:
+        """Logprob of the prompt token at `position`. A preempted request computes some twice; the first one stays."""
+        self._prompt_logprobs.setdefault(position, logprob)
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def complete(self) -> Completion:
+        """The result. Sends what is still to be streamed."""
+        reason = self._finish_reason()
+        if not isinstance(self._matched, str):
+            rest = self._skip_prefix(self._detokenizer.flush())
+            self._show(rest)
+            held = self._stops.flush()
+            self._text.append(held)
+            self._unsent.text.append(held)
+        self._send()
+        text = "".join(self._text)
+        kept, tail = self._kept_tokens(text)
+        prompt = self.request.token_ids
+        assert self.sequence is not None
+        return Completion(
+            text=text,
+            token_ids=tuple(self._ids),
+            kept=kept,
+            tail=tail,
+            finish_reason=reason,
+            matched_stop=self._matched,
+            is_complete=self._is_complete(),
+            usage=Usage(len(prompt), self.sequence.cached_tokens, len(self._ids), self._forced),
+            logprobs=tuple(self._logprobs),
+            prompt_logprobs=self._prompt_logprob_list(),
+            timing=self.timing.seconds(),
+        )
+
+    def _finish_reason(self) -> FinishReason:
+        if self._matched is not None:
+            return "stop"
+        if self._grammar is not None and self._grammar.is_final(self._state):
+            return "stop"
+        return "length"
+
+    def _is_complete(self) -> bool:
+        return self._grammar is None or (self._state != DEAD and self._grammar.is_accepting(self._state))
+
+    def _kept_tokens(self, text: str) -> tuple[int, str]:
+        """How many generated tokens lie wholly inside the shown text, and the text after them."""
+        shown = self.request.prefix_text + text.encode()
+        ends = list(accumulate(len(self._tokenizer.token_bytes[i] or b"") for i in self._ids))
+        count = len(self._ids)
+        while count and (ends[count - 1] > len(shown) or self._tokenizer.token_bytes[self._ids[count - 1]] is None):
+            count -= 1
+        start = ends[count - 1] if count else 0
+        if start < len(self.request.prefix_text):
+            return 0, text  # the healed tail itself was not finished: the caller's pending text stays as it was
+        while count and _splits_character(shown, start):
+            count -= 1
+            start = ends[count - 1] if count else 0
+        return count, shown[start:].decode()
+
+    def _prompt_logprob_list(self) -> tuple[TokenLogprob, ...]:
+        start = self.request.params.prompt_logprobs_start
+        if start is None:
+            return ()
+        if start == 0:
+            self._prompt_logprobs[0] = TokenLogprob(self.request.token_ids[0], None, ())
+        return tuple(self._prompt_logprobs[i] for i in range(start, len(self.request.token_ids)))
+
+
+@dataclass
+class _Unsent:
+    """What the next delta will carry."""
+
+    text: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    forced: int = 0
+
+    def take(self) -> Delta:
+        delta = Delta("".join(self.text), tuple(self.token_ids), tuple(self.logprobs), self.forced)
+        self.text, self.token_ids, self.logprobs, self.forced = [], [], [], 0
+        return delta
+
+
+def _splits_character(data: bytes, at: int) -> bool:
+    return at < len(data) and data[at] & 0xC0 == 0x80

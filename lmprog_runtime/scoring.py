@@ -1,0 +1,47 @@
+"""Choices as a token trie: tokens that several choices share are computed once. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lmprog_runtime.request import ChoiceTokens
+from lmprog_runtime.scheduler import TokenTree
+
+
+class ChoiceTrie:
+    """A trie over the token ids of some choices, in depth-first order."""
+
+    def __init__(self, choices: Sequence[Sequence[int]]) -> None:
+        self._choices = [tuple(choice) for choice in choices]
+        tokens: list[int] = []
+        parents: list[int] = []
+        known: dict[tuple[int, ...], int] = {(): -1}
+        # sorted order makes equal prefixes neighbours, and numbering in that order is depth-first preorder
+        for choice in sorted(set(self._choices)):
+            for end in range(1, len(choice) + 1):
+                if choice[:end] not in known:
+                    known[choice[:end]] = len(tokens)
+                    tokens.append(choice[end - 1])
+                    parents.append(known[choice[: end - 1]])
+        self._node_of = known
+        self.tree = TokenTree(tuple(tokens), tuple(parents))
+
+    def choices(self, node_logprobs: Sequence[float]) -> list[ChoiceTokens]:
+        """One entry per choice, in the order given; `node_logprobs[i]` is the logprob of node i given its parent."""
+        return [
+            ChoiceTokens(choice, tuple(node_logprobs[self._node_of[choice[:end]]] for end in range(1, len(choice) + 1)))
+            for choice in self._choices
+        ]
+
+
+def split_choices(choices: Sequence[Sequence[int]], most_nodes: int) -> list[list[int]]:
+    """Indices of the choices in groups whose tries stay near `most_nodes` tokens; similar choices stay together."""
+    groups: list[list[int]] = []
+    size = most_nodes
+    for index in sorted(range(len(choices)), key=lambda i: tuple(choices[i])):
+        if not groups or size + len(choices[index]) > most_nodes:
+            groups.append([])
+            size = 0
+        groups[-1].append(index)
+        size += len(choices[index])
+    return groups
