@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lmprog_runtime.errors import ModelUnsupported
+from lmprog_runtime.model.files import ModelFiles
+from lmprog_runtime.model.kv_pool import pool_slots
+from lmprog_runtime.model.model_spec import ModelSpec, read_spec
+from lmprog_runtime.model.weights import open_weights
 from lmprog_runtime.step import StepBatch
 
+log = logging.getLogger("lmprog.model")
+
 ExecutorKind = Literal["auto", "cpu", "torch", "hf"]
+FLOAT_DTYPES = ("float32", "bfloat16", "float16")
 
 
 class Executor(Protocol):
@@ -34,3 +46,101 @@ class Executor(Protocol):
     def write_kv(self, slots: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
         """Fill slots with what `read_kv` of an executor of the same model and dtype gave."""
         ...
+
+
+class _Settings(NamedTuple):
+    dtype: str
+    device: str
+    threads: int
+    num_slots: int | None
+
+
+def load_executor(
+    files: ModelFiles,
+    *,
+    kind: ExecutorKind = "auto",
+    dtype: str = "auto",
+    device: str = "auto",
+    threads: int | None = None,
+    num_slots: int | None = None,
+) -> Executor:
+    """Load a model. `kind` "auto" takes the first of cpu, torch and hf that can run it here.
+
+    dtype: "auto" is bfloat16 where the processor computes in it, else float32; int8 and int4 need the cpu executor.
+    num_slots: None gives 65,536, or as many as fit half of the free memory.
+    Raises ModelUnsupported with every executor's reason when none can run the model.
+    """
+    device = default_device() if device == "auto" else device
+    threads = threads or torch.get_num_threads()
+    torch.set_num_threads(threads)
+    settings = _Settings(default_dtype(device) if dtype == "auto" else dtype, device, threads, num_slots)
+    refusals: list[str] = []
+    for name in _LOADERS if kind == "auto" else (kind,):
+        try:
+            return _LOADERS[name](files, settings)
+        except ModelUnsupported as refusal:
+            log.info("the %s executor does not run %s: %s", name, files.name, refusal)
+            refusals.append(f"{name}: {refusal}")
+    raise ModelUnsupported(f"No executor can run {files.name!r} here. " + " ".join(refusals))
+
+
+def default_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def default_dtype(device: str) -> str:
+    """bfloat16 where the processor multiplies in it (AVX-512 BF16, AMX, Arm BF16, CUDA from Ampere on)."""
+    if device.startswith("cuda"):
+        return "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
+    cpuinfo = Path("/proc/cpuinfo")
+    flags = set(cpuinfo.read_text().split()) if cpuinfo.exists() else set()
+    return "bfloat16" if flags & {"avx512_bf16", "amx_bf16", "bf16"} else "float32"
+
+
+def _load_cpu(files: ModelFiles, settings: _Settings) -> Executor:
+    if settings.device != "cpu":
+        raise ModelUnsupported(f"It runs on the CPU only, not on {settings.device}.")
+    from lmprog_runtime.model.cpu_executor import CpuExecutor
+    from lmprog_runtime.ops.native import is_native_available
+
+    if not is_native_available():
+        raise ModelUnsupported("Its C++ library was not built, or this processor cannot run it.")
+    spec = read_spec(files.directory)
+    weights = open_weights(files.directory, spec)
+    slots = _slots(spec, settings, itemsize=4 if settings.dtype == "float32" else 2)
+    return CpuExecutor(spec, weights, num_slots=slots, dtype=settings.dtype, threads=settings.threads)
+
+
+def _load_torch(files: ModelFiles, settings: _Settings) -> Executor:
+    from lmprog_runtime.model.decoder import TorchExecutor
+
+    _check_dtype(settings)
+    spec = read_spec(files.directory)
+    weights = open_weights(files.directory, spec)
+    slots = _slots(spec, settings, itemsize=getattr(torch, settings.dtype).itemsize)
+    return TorchExecutor(spec, weights, num_slots=slots, dtype=settings.dtype, device=settings.device)
+
+
+def _load_hf(files: ModelFiles, settings: _Settings) -> Executor:
+    from lmprog_runtime.model.hf import HfExecutor
+
+    _check_dtype(settings)
+    return HfExecutor(files, num_slots=settings.num_slots, dtype=settings.dtype, device=settings.device)
+
+
+def _check_dtype(settings: _Settings) -> None:
+    if settings.dtype not in FLOAT_DTYPES:
+        raise ModelUnsupported(f"It computes in {', '.join(FLOAT_DTYPES)}, not in {settings.dtype}.")
+
+
+def _slots(spec: ModelSpec, settings: _Settings, itemsize: int) -> int:
+    bytes_per_slot = spec.num_layers * 2 * spec.num_kv_heads * spec.head_dim * itemsize
+    return pool_slots(settings.num_slots, bytes_per_slot, settings.device)
+
+
+_LOADERS: dict[str, Callable[[ModelFiles, _Settings], Executor]] = {
+    "cpu": _load_cpu,
+    "torch": _load_torch,
+    "hf": _load_hf,
+}
+"""In the order in which "auto" tries them."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+DEFAULT_SLOTS = 65536
 
 
 class KvPool:
@@ -26,6 +31,11 @@ class KvPool:
     def bytes_per_slot(self) -> int:
         return self.data[:, 0].numel() * self.data.element_size()
 
+    def resized(self, slots: int) -> KvPool:
+        """An empty pool of the same kind with another number of slots."""
+        layers, _, _, kv_heads, head_dim = self.data.shape
+        return KvPool(layers, slots, kv_heads, head_dim, dtype=self.data.dtype, device=str(self.data.device))
+
     def layer(self, index: int) -> Tensor:
         """[slots, 2, kv_heads, head_dim], a view"""
         return self.data[index]
@@ -44,3 +54,31 @@ class KvPool:
 
     def _index(self, slots: NDArray[np.int32]) -> Tensor:
         return torch.as_tensor(slots, dtype=torch.long, device=self.data.device)
+
+
+def pool_slots(wanted: int | None, bytes_per_slot: int, device: str) -> int:
+    """`wanted`, or the default: DEFAULT_SLOTS, or as many as fit half of the free memory.
+
+    Raises ValueError with both sizes when the memory of the whole device could not hold `wanted`.
+    """
+    free, total = _memory(device)
+    if wanted is None:
+        return max(1, min(DEFAULT_SLOTS, free // 2 // bytes_per_slot))
+    if wanted * bytes_per_slot > total:
+        needed, has = (size / 2**30 for size in (wanted * bytes_per_slot, total))
+        raise ValueError(
+            f"max_total_tokens = {wanted} needs {needed:.1f} GiB of KV memory; {device} has {has:.1f} GiB."
+        )
+    return wanted
+
+
+def _memory(device: str) -> tuple[int, int]:
+    """Free and total bytes."""
+    if device.startswith("cuda"):
+        free, total = torch.cuda.mem_get_info(device)
+        return free, total
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    listed = Path("/proc/meminfo")
+    lines = listed.read_text().splitlines() if listed.exists() else []
+    available = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    return (available[0] if available else total // 2), total

@@ -52,13 +52,13 @@ class TensorFiles:
             listed: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
             return listed
         if not (self._directory / "model.safetensors").exists():
-            raise ModelNotFound(
-                f"{self._directory} has no model.safetensors; save the model with save_pretrained to make one."
-            )
+            raise ModelNotFound(f"{self._directory} has no model.safetensors; save_pretrained makes one.")
         return dict.fromkeys(self._file("model.safetensors").keys(), "model.safetensors")
 
     def _file(self, name: str) -> Any:
         if name not in self._open:
+            if not (self._directory / name).exists():
+                raise ModelNotFound(f"{self._directory} lacks {name!r}; fetch the model again.")
             self._open[name] = safe_open(self._directory / name, framework="pt", device="cpu")
         return self._open[name]
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+transformers_logging.disable_progress_bar()
 
 VOCAB = 128
 
@@ -92,11 +95,41 @@ def make_model(family: str, *, seed: int = 0, **fields: Any) -> PreTrainedModel:
     return model
 
 
+class TinyModels:
+    """Models of DESCRIBED, made and saved on first use and then shared; do not change what you get."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._models: dict[str, PreTrainedModel] = {}
+
+    def model(self, name: str) -> PreTrainedModel:
+        if name not in self._models:
+            self._models[name] = save_model(name, self._root / name)
+        return self._models[name]
+
+    def directory(self, name: str) -> Path:
+        self.model(name)
+        return self._root / name
+
+    def logits(self, name: str, tokens: list[int]) -> torch.Tensor:
+        """[tokens, vocab] of transformers' eager model."""
+        return eager_logits(self.model(name), tokens)
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> TinyModels:
+    return TinyModels(tmp_path_factory.mktemp("tiny_models"))
+
+
+@torch.inference_mode()
+def eager_logits(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor:
+    """[tokens, vocab]"""
+    return model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
+
+
 def save_model(name: str, directory: Path, *, seed: int = 0) -> PreTrainedModel:
     """Make the model `name` of DESCRIBED and save it as config.json and model.safetensors."""
     family, fields = DESCRIBED[name]
     model = make_model(family, seed=seed, **fields)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model.save_pretrained(directory)
+    model.save_pretrained(directory)
     return model

@@ -1,0 +1,3 @@
+from tests.support.tiny_models import tiny_models
+
+__all__ = ["tiny_models"]
