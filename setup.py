@@ -18,9 +18,9 @@ AVX512_BF16 = [*AVX512, "-mavx512bf16", "-mavx512vnni"]
 DECODER = ["-ffp-contract=off", "-fno-math-errno", "-fopenmp"]
 LIBRARIES = [
     # (package, library name, sources in the package's folder, extra flags)
-    ("lmprog_kernels.cpu", "_decoder_avx2", ["decoder.cpp"], [*DECODER, *AVX2]),
-    ("lmprog_kernels.cpu", "_decoder_avx512", ["decoder.cpp"], [*DECODER, *AVX512]),
-    ("lmprog_kernels.cpu", "_decoder_avx512_bf16", ["decoder.cpp"], [*DECODER, *AVX512_BF16]),
+    ("lmprog_kernels.cpu", "_decoder_avx2", ["decoder.cpp", "attention_plan.cpp"], [*DECODER, *AVX2]),
+    ("lmprog_kernels.cpu", "_decoder_avx512", ["decoder.cpp", "attention_plan.cpp"], [*DECODER, *AVX512]),
+    ("lmprog_kernels.cpu", "_decoder_avx512_bf16", ["decoder.cpp", "attention_plan.cpp"], [*DECODER, *AVX512_BF16]),
 ]
 
 

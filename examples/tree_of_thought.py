@@ -12,7 +12,9 @@ def solve(s, problem):
     for step in range(DEPTH):
         thoughts = s.fork(BRANCHES)
         for number, thought in enumerate(thoughts):
-            thought += assistant(gen("step", max_tokens=40, temperature=0.8, seed=step * BRANCHES + number, stop="\n\n"))
+            thought += assistant(
+                gen("step", max_tokens=40, temperature=0.8, seed=step * BRANCHES + number, stop="\n\n")
+            )
             thought += user("From 1 to 5, how helpful is this step?")
             thought += assistant(select("grade", choices=GRADES))
         best = max(thoughts, key=lambda thought: int(thought["grade"]))
@@ -22,7 +24,9 @@ def solve(s, problem):
 
 
 def main(backend):
-    state = solve.run(problem="A farmer has 3 pens with 4 sheep each and sells 5 sheep. How many are left?", backend=backend)
+    state = solve.run(
+        problem="A farmer has 3 pens with 4 sheep each and sells 5 sheep. How many are left?", backend=backend
+    )
     print("Answer:", state["answer"].strip())
     usage = state.usage
     print(f"{usage.prompt_tokens} prompt tokens over all branches, {usage.cached_tokens} of them from the cache")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -173,8 +174,14 @@ class Engine:
         check_token_ids("token_ids", tuple(request.token_ids), vocab)
         if isinstance(request, GenerateRequest):
             validate(request.params, vocab)
+            self._check_prompt_logprobs(request)
         else:
             self._check_choices(request, vocab)
+
+    def _check_prompt_logprobs(self, request: GenerateRequest) -> None:
+        start, length = request.params.prompt_logprobs_start, len(request.token_ids)
+        if start is not None and not 0 <= start < length:
+            raise RequestRefused(f"prompt_logprobs_start is {start}; the prompt's positions are 0 to {length - 1}.")
 
     def _check_choices(self, request: ScoreRequest, vocab: int) -> None:
         if not request.choices:
@@ -227,6 +234,7 @@ class Engine:
         step = self.scheduler.schedule()
         if step is None:
             return
+        self._note_starts(step)
         try:
             logits = self.executor.step(step.batch)
         except Exception as error:
@@ -239,6 +247,13 @@ class Engine:
         if self._check_every_step:
             self.cache.check()
 
+    def _note_starts(self, step: ScheduledStep) -> None:
+        now = time.monotonic()
+        for sequence, _, _ in step.chunks:
+            timing = self._jobs[self._owner[sequence]].timing
+            if timing.started is None:
+                timing.started = now
+
     def _distribute_safely(self, step: ScheduledStep, logits: Any) -> None:
         try:
             self._distribute(step, logits)
@@ -249,7 +264,9 @@ class Engine:
         """The step's requests get the error; the others never notice."""
         log.exception("a step failed")
         self.failed_steps += 1
-        fault = EngineFailed(f"The model failed on this request's step ({type(error).__name__}: {error}); try it again.")
+        fault = EngineFailed(
+            f"The model failed on this request's step ({type(error).__name__}: {error}); try it again."
+        )
         fault.__cause__ = error
         for sequence, _, _ in step.chunks:
             if sequence in self._owner:
@@ -323,8 +340,6 @@ class Engine:
             if isinstance(job, _ScoreJob):
                 self._score_part(job, output, logits)
                 continue
-            if job.timing.started is None:
-                job.timing.started = job.timing.submitted
             self._note_prompt_logprobs(job, output, logits)
             if output.first_position + output.row_count == len(output.sequence.token_ids):
                 sampling.append((job, output.row_start + output.row_count - 1))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import NamedTuple
+from itertools import accumulate, groupby
+from operator import itemgetter
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +71,7 @@ class Generation:
         self._to_skip = len(request.prefix_text.decode())  # characters of the healed prompt tail at the front
         self._text: list[str] = []
         self._ids: list[int] = []
-        self._forced = 0
+        self._is_forced: list[bool] = []
         self._logprobs: list[TokenLogprob] = []
         self._prompt_logprobs: dict[int, TokenLogprob] = {}
         self._unsent = _Unsent()
@@ -106,14 +107,12 @@ class Generation:
         """Take one sampled token, and what the constraint forces after it."""
         if self.timing.first_token is None:
             self.timing.first_token = time.monotonic()
-        finished = self._take(sampled.token_id, TokenLogprob(sampled.token_id, sampled.logprob, sampled.top))
+        finished = self._take(TokenLogprob(*sampled), is_forced=False)
         appended = [sampled.token_id]
         while not finished and (forced := self._forced_next()):
             for token_id in forced:
-                finished = self._take(token_id, TokenLogprob(token_id, 0.0, ()))
+                finished = self._take(TokenLogprob(token_id, 0.0, ()), is_forced=True)
                 appended.append(token_id)
-                self._forced += 1
-                self._unsent.forced += 1
                 if finished:
                     break
         if not finished:
@@ -125,10 +124,12 @@ class Generation:
             return []
         return self._grammar.forced_tokens(self._state)
 
-    def _take(self, token_id: int, logprob: TokenLogprob) -> bool:
+    def _take(self, logprob: TokenLogprob, *, is_forced: bool) -> bool:
         """Record a token; True when the output ends with it."""
-        params = self.request.params
+        params, token_id = self.request.params, logprob.token_id
         self._ids.append(token_id)
+        self._is_forced.append(is_forced)
+        self._unsent.forced += is_forced
         self.sampler.observe(token_id)
         if params.logprobs:
             self._logprobs.append(logprob)
@@ -195,9 +196,10 @@ class Generation:
             finish_reason=reason,
             matched_stop=self._matched,
             is_complete=self._is_complete(),
-            usage=Usage(len(prompt), self.sequence.cached_tokens, len(self._ids), self._forced),
+            usage=Usage(len(prompt), self.sequence.cached_tokens, len(self._ids), sum(self._is_forced)),
             logprobs=tuple(self._logprobs),
             prompt_logprobs=self._prompt_logprob_list(),
+            segments=self._segments(text),
             timing=self.timing.seconds(),
         )
 
@@ -214,7 +216,7 @@ class Generation:
     def _kept_tokens(self, text: str) -> tuple[int, str]:
         """How many generated tokens lie wholly inside the shown text, and the text after them."""
         shown = self.request.prefix_text + text.encode()
-        ends = list(accumulate(len(self._tokenizer.token_bytes[i] or b"") for i in self._ids))
+        ends = self._byte_ends()
         count = len(self._ids)
         while count and (ends[count - 1] > len(shown) or self._tokenizer.token_bytes[self._ids[count - 1]] is None):
             count -= 1
@@ -225,6 +227,24 @@ class Generation:
             count -= 1
             start = ends[count - 1] if count else 0
         return count, shown[start:].decode()
+
+    def _byte_ends(self) -> list[int]:
+        """Where each generated token ends, in bytes from the start of the output (the healed prompt tail included)."""
+        return list(accumulate(len(self._tokenizer.token_bytes[i] or b"") for i in self._ids))
+
+    def _segments(self, text: str) -> tuple[tuple[Literal["generated", "forced"], str], ...]:
+        """The text cut where sampled and forced tokens meet. A character belongs to the token that ends it."""
+        data, start = text.encode(), 0
+        found: list[tuple[Literal["generated", "forced"], str]] = []
+        runs = groupby(zip(self._is_forced, self._byte_ends(), strict=True), key=itemgetter(0))
+        for is_forced, run in runs:
+            end = min(list(run)[-1][1] - len(self.request.prefix_text), len(data))
+            while _splits_character(data, end):
+                end -= 1
+            if end > start:
+                found.append(("forced" if is_forced else "generated", data[start:end].decode()))
+                start = end
+        return tuple(found)
 
     def _prompt_logprob_list(self) -> tuple[TokenLogprob, ...]:
         start = self.request.params.prompt_logprobs_start

@@ -79,6 +79,7 @@ class Completion(NamedTuple):
     usage: Usage
     logprobs: tuple[TokenLogprob, ...]
     prompt_logprobs: tuple[TokenLogprob, ...]
+    segments: tuple[tuple[Literal["generated", "forced"], str], ...]  # `text`, cut where its source changes
     timing: Mapping[str, float]  # seconds: queue, first_token, total
 
 

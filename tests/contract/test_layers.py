@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {"lmprog": ROOT / "lmprog", "lmprog_runtime": ROOT / "lmprog_runtime", "lmprog_kernels": ROOT / "kernels/lmprog_kernels"}
+PACKAGES = {
+    "lmprog": ROOT / "lmprog",
+    "lmprog_runtime": ROOT / "lmprog_runtime",
+    "lmprog_kernels": ROOT / "kernels/lmprog_kernels",
+}
 MAY_IMPORT_RUNTIME = {"lmprog/backends/local.py", "lmprog/cli.py"}
 HEAVY = {"torch", "transformers"}
 
@@ -38,7 +42,12 @@ def _importers(package: str, target: str) -> set[str]:
 
 @pytest.mark.parametrize(
     ("package", "target"),
-    [("lmprog_runtime", "lmprog"), ("lmprog_kernels", "lmprog"), ("lmprog_kernels", "lmprog_runtime"), ("lmprog", "lmprog_kernels")],
+    [
+        ("lmprog_runtime", "lmprog"),
+        ("lmprog_kernels", "lmprog"),
+        ("lmprog_kernels", "lmprog_runtime"),
+        ("lmprog", "lmprog_kernels"),
+    ],
 )
 def test_nothing_imports_upward_or_past_its_neighbour(package: str, target: str) -> None:
     assert _importers(package, target) == set()
@@ -60,7 +69,12 @@ def test_logic_without_torch(folder: str) -> None:
 
 def test_the_engine_does_not_know_the_server() -> None:
     outside = [path for path in _files("lmprog_runtime") if "server" not in path.parts]
-    assert not [path for path in outside if any(name.startswith("lmprog_runtime.server") for name in _imports(path)) and path.name not in {"launch_server.py", "cli.py"}]
+    assert not [
+        path
+        for path in outside
+        if any(name.startswith("lmprog_runtime.server") for name in _imports(path))
+        and path.name not in {"launch_server.py", "cli.py"}
+    ]
 
 
 def test_kernels_is_a_source_root_and_no_package() -> None:
