@@ -1,0 +1,10 @@
+"""The fast CPU path: one C++ call per step, built for AVX2, AVX-512 and AVX-512 with BF16, chosen at run time.
+
+Everything is batch-invariant: a row's logits have the same bits alone or batched, cold or from cached keys, in one
+step or in pieces, and with any number of threads. They differ between instruction sets.
+"""
+
+from lmprog_kernels.cpu.decoder import Decoder
+from lmprog_kernels.cpu.library import NativeUnavailable, available_levels, is_available, load_library
+
+__all__ = ["Decoder", "NativeUnavailable", "available_levels", "is_available", "load_library"]

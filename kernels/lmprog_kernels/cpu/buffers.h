@@ -1,0 +1,133 @@
+// Memory: aligned buffers that only grow, and rows of inputs for matrix products in the type that the product wants.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "abi.h"
+#include "simd.h"
+
+namespace lmk {
+
+constexpr int kGroup = 32;  // elements that share a scale; all padded sizes are multiples of it
+
+inline int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// Zeroed on growth, so that padding which nobody writes stays zero.
+template <class T>
+class Buffer {
+   public:
+    Buffer() = default;
+    Buffer(const Buffer&) = delete;
+    Buffer& operator=(const Buffer&) = delete;
+    ~Buffer() { release(); }
+
+    void reserve(size_t count) {
+        if (count <= capacity_) return;
+        release();
+        const size_t bytes = (count * sizeof(T) + kSlack + kPage - 1) / kPage * kPage;
+        void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED) throw std::bad_alloc();
+        if (bytes >= kHugePage) madvise(memory, bytes, MADV_HUGEPAGE);
+        data_ = static_cast<T*>(memory);
+        bytes_ = bytes;
+        capacity_ = count;
+    }
+    T* data() const { return data_; }
+    T& operator[](size_t i) const { return data_[i]; }
+
+   private:
+    static constexpr size_t kPage = 4096;
+    static constexpr size_t kHugePage = size_t{1} << 21;
+    static constexpr size_t kSlack = 256;  // vector loads may run past the end
+
+    void release() {
+        if (data_) munmap(data_, bytes_);
+        data_ = nullptr;
+    }
+
+    T* data_ = nullptr;
+    size_t capacity_ = 0, bytes_ = 0;
+};
+
+// What a matrix product in `format` takes as its left operand.
+enum class InputType { kFloat, kBf16, kInt8 };
+
+inline InputType input_type(int32_t format) {
+    if (format == LMK_INT8 || format == LMK_INT4) return InputType::kInt8;
+#if defined(__AVX512BF16__)
+    if (format == LMK_BF16) return InputType::kBf16;
+#endif
+    return InputType::kFloat;
+}
+
+// Rows of inputs. Int8 rows carry one scale per group and the sum of the group's integers.
+struct Inputs {
+    InputType type;
+    int stride;  // elements per row, a multiple of kGroup
+    void* data;
+    float* scales;  // [rows, stride / kGroup]
+    int32_t* sums;  // [rows, stride / kGroup]
+
+    template <class T>
+    T* row(int index) const {
+        return static_cast<T*>(data) + static_cast<size_t>(index) * stride;
+    }
+};
+
+class InputBuffer {
+   public:
+    Inputs resize(int rows, int columns, int32_t format) {
+        const InputType type = input_type(format);
+        const size_t count = static_cast<size_t>(rows) * columns;
+        bytes_.reserve(count * (type == InputType::kFloat ? 4 : type == InputType::kBf16 ? 2 : 1));
+        if (type == InputType::kInt8) {
+            scales_.reserve(count / kGroup);
+            sums_.reserve(count / kGroup);
+        }
+        return {type, columns, bytes_.data(), scales_.data(), sums_.data()};
+    }
+
+   private:
+    Buffer<char> bytes_;
+    Buffer<float> scales_;
+    Buffer<int32_t> sums_;
+};
+
+// Symmetric int8 with the largest magnitude at 127.
+inline void quantize_group(const float* values, int8_t* out, float* scale, int32_t* sum) {
+    Floats top = zero();
+    for (int i = 0; i < kGroup; i += kLanes) top = max(top, absolute(load(values + i)));
+    const float largest = maximum(top);
+    const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
+    int32_t total = 0;
+    for (int i = 0; i < kGroup; i++) {
+        const int32_t q = static_cast<int32_t>(std::nearbyint(values[i] * inverse));
+        out[i] = static_cast<int8_t>(q);
+        total += q;
+    }
+    *scale = largest / 127.0f;
+    *sum = total;
+}
+
+// Writes `count` values (a multiple of kGroup, at a multiple of kGroup) into a row.
+inline void put(const Inputs& inputs, int row, int column, const float* values, int count) {
+    if (inputs.type == InputType::kFloat) {
+        std::memcpy(inputs.row<float>(row) + column, values, count * sizeof(float));
+    } else if (inputs.type == InputType::kBf16) {
+        uint16_t* out = inputs.row<uint16_t>(row) + column;
+        for (int i = 0; i < count; i += kLanes) store_bf16(out + i, load(values + i));
+    } else {
+        const size_t group = (static_cast<size_t>(row) * inputs.stride + column) / kGroup;
+        int8_t* out = inputs.row<int8_t>(row) + column;
+        for (int g = 0; g < count / kGroup; g++) {
+            quantize_group(values + g * kGroup, out + g * kGroup, inputs.scales + group + g, inputs.sums + group + g);
+        }
+    }
+}
+
+}  // namespace lmk

@@ -1,0 +1,289 @@
+// One step of a decoder of the Llama family on a packed batch of rows. See lmprog_runtime's ModelSpec for the equations.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "attention.h"
+#include "gemm.h"
+#include "norm_rope.h"
+#include "team.h"
+
+namespace lmk {
+
+// Where the time of steps goes, as thread 0 sees it.
+enum Phase { kEmbed, kNorm, kQkv, kRope, kAttend, kMerge, kOutput, kGateUp, kDown, kHead, kPhases };
+
+class Stopwatch {
+   public:
+    explicit Stopwatch(double* seconds) : seconds_(seconds) {
+        if (seconds_) last_ = Clock::now();
+    }
+    void lap(Phase phase) {
+        if (!seconds_) return;
+        const Clock::time_point now = Clock::now();
+        seconds_[phase] += std::chrono::duration<double>(now - last_).count();
+        last_ = now;
+    }
+
+   private:
+    using Clock = std::chrono::steady_clock;
+    double* seconds_;
+    Clock::time_point last_;
+};
+
+class Decoder {
+   public:
+    virtual ~Decoder() = default;
+    virtual void step(const LmkStep& step, int threads, double* phase_seconds) = 0;
+};
+
+// KV: float or bf16 (uint16_t) elements of the pool.
+template <class KV>
+class DecoderOf : public Decoder {
+   public:
+    explicit DecoderOf(const LmkModel& model)
+        : model_(model), layers_(model.layers, model.layers + model.num_layers),
+          ropes_(model.ropes, model.ropes + model.num_ropes), rotations_(model.num_ropes), units_taken_(model.num_layers),
+          group_(model.num_heads / model.num_kv_heads) {
+        model_.layers = layers_.data();
+        model_.ropes = ropes_.data();
+        for (const LmkLayer& layer : layers_) schedule_of_.push_back(schedule_for(layer.window));
+    }
+
+    void step(const LmkStep& step, int threads, double* phase_seconds) override {
+        prepare(step, threads);
+        run_team(threads, [&](const Member& member) {
+            Stopwatch watch(member.thread == 0 ? phase_seconds : nullptr);
+            embed(step, member);
+            watch.lap(kEmbed);
+            for (int layer = 0; layer < model_.num_layers; layer++) run_layer(step, layer, member, watch);
+            logits(step, member);
+            watch.lap(kHead);
+        });
+    }
+
+   private:
+    using Query = QueryOf<KV>;
+
+    struct ThreadScratch {
+        Buffer<float> row;
+        AttentionScratch<KV> attention;
+    };
+
+    int schedule_for(int window) {
+        for (size_t i = 0; i < windows_.size(); i++) {
+            if (windows_[i] == window) return static_cast<int>(i);
+        }
+        windows_.push_back(window);
+        schedules_.emplace_back();
+        return static_cast<int>(windows_.size()) - 1;
+    }
+
+    int mixed_size() const { return model_.num_heads * model_.head_size; }
+    int qkv_size() const { return (model_.num_heads + 2 * model_.num_kv_heads) * model_.head_size; }
+
+    void prepare(const LmkStep& step, int threads) {
+        const PlanView plan{reinterpret_cast<const PlanItem*>(step.items), step.num_items, step.key_slots, step.positions,
+                            step.num_rows};
+        int partials = 0;
+        for (size_t i = 0; i < windows_.size(); i++) {
+            schedules_[i].build(plan, {windows_[i], group_, model_.num_kv_heads, threads});
+            partials = std::max(partials, schedules_[i].num_partials);
+        }
+        reserve(step.num_rows, step.num_outputs, partials);
+        while (static_cast<int>(scratch_.size()) < threads) scratch_.push_back(std::make_unique<ThreadScratch>());
+        for (const auto& scratch : scratch_) {
+            scratch->row.reserve(std::max(model_.hidden_size, model_.head_size));
+            scratch->attention.reserve(std::max(group_, kBlockStates), model_.head_size);
+        }
+        for (auto& taken : units_taken_) taken = 0;
+    }
+
+    void reserve(int rows, int outputs, int partials) {
+        const size_t n = rows, states = static_cast<size_t>(partials) * model_.num_heads;
+        hidden_.reserve(n * model_.hidden_size);
+        branch_.reserve(n * model_.hidden_size);
+        qkv_.reserve(n * qkv_size());
+        queries_.reserve(n * mixed_size());
+        partial_values_.reserve(states * model_.head_size);
+        partial_tops_.reserve(states);
+        partial_totals_.reserve(states);
+        for (int i = 0; i < model_.num_ropes; i++) rotations_[i].reserve(n * 2 * ropes_[i].pairs);
+        // Linear layers of one kind share a format throughout the model.
+        const LmkLayer& layer = layers_.front();
+        attention_inputs_ = attention_buffer_.resize(rows, model_.hidden_size, layer.qkv.format);
+        mixed_ = mixed_buffer_.resize(rows, mixed_size(), layer.output.format);
+        mlp_inputs_ = mlp_buffer_.resize(rows, model_.hidden_size, layer.gate_up.format);
+        gated_ = gated_buffer_.resize(rows, model_.inner_size, layer.down.format);
+        head_inputs_ = head_buffer_.resize(outputs, model_.hidden_size, model_.head.format);
+    }
+
+    // ---- phases; every one ends with all threads in step
+
+    void embed(const LmkStep& step, const Member& member) {
+        const Share share = Share::of(step.num_rows, member.thread, member.threads);
+        for (int row = share.begin; row < share.end; row++) {
+            embed_token(step.tokens[row], hidden_.data() + static_cast<size_t>(row) * model_.hidden_size);
+            for (int i = 0; i < model_.num_ropes; i++) {
+                rotation(ropes_[i], step.positions[row], rotation_of(i, row));
+            }
+        }
+        member.wait();
+    }
+
+    void embed_token(int32_t token, float* out) const {
+        const size_t start = static_cast<size_t>(token) * model_.hidden;
+        for (int i = 0; i < model_.hidden; i++) {
+            float value;
+            if (model_.embedding_format == LMK_FLOAT32) {
+                value = static_cast<const float*>(model_.embedding)[start + i];
+            } else {
+                const uint32_t bits = static_cast<uint32_t>(static_cast<const uint16_t*>(model_.embedding)[start + i]) << 16;
+                std::memcpy(&value, &bits, sizeof value);
+            }
+            out[i] = value * model_.embedding_scale;
+        }
+    }
+
+    void run_layer(const LmkStep& step, int index, const Member& member, Stopwatch& watch) {
+        const LmkLayer& layer = layers_[index];
+        const int rows = step.num_rows;
+        norm(layer.input_norm, attention_inputs_, rows, nullptr, member);
+        watch.lap(kNorm);
+        linear(layer.qkv, attention_inputs_, rows, store_to(qkv_.data(), qkv_size()), layer.output, member);
+        watch.lap(kQkv);
+        store_heads(step, index, member);
+        watch.lap(kRope);
+        attend(index, member, watch);
+        add_branch(layer.output, mixed_, rows, layer.attention_post_norm, layer.gate_up, member);
+        watch.lap(kOutput);
+        norm(layer.mlp_norm, mlp_inputs_, rows, nullptr, member);
+        watch.lap(kNorm);
+        linear(layer.gate_up, mlp_inputs_, rows, gate_to(gated_), layer.down, member);
+        watch.lap(kGateUp);
+        const LmkLinear& next = index + 1 < model_.num_layers ? layers_[index + 1].qkv : model_.head;
+        add_branch(layer.down, gated_, rows, layer.mlp_post_norm, next, member);
+        watch.lap(kDown);
+    }
+
+    // `rows`: numbers of the hidden rows to norm, or null for all in order.
+    void norm(const float* weight, const Inputs& out, int count, const int32_t* rows, const Member& member) {
+        const Share share = Share::of(count, member.thread, member.threads);
+        float* scratch = scratch_[member.thread]->row.data();
+        for (int i = share.begin; i < share.end; i++) {
+            const size_t row = rows ? rows[i] : i;
+            rms_norm(hidden_.data() + row * model_.hidden_size, weight, model_.hidden, model_.hidden_size, model_.norm_eps,
+                     scratch);
+            put(out, i, 0, scratch, model_.hidden_size);
+        }
+        member.wait();
+    }
+
+    void linear(const LmkLinear& linear, const Inputs& inputs, int rows, const Epilogue& epilogue, const LmkLinear& next,
+                const Member& member) {
+        linear_layer(linear, inputs, rows, epilogue, member.thread, member.threads,
+                     first_panel(next, member.thread, member.threads));
+        member.wait();
+    }
+
+    // hidden += linear(inputs), normed in between where the model has a norm there.
+    void add_branch(const LmkLinear& weights, const Inputs& inputs, int rows, const float* post_norm,
+                    const LmkLinear& next, const Member& member) {
+        const int size = model_.hidden_size;
+        if (!post_norm) {
+            return linear(weights, inputs, rows, {Epilogue::kAdd, hidden_.data(), size, size, model_.residual_scale, 0.0f},
+                          next, member);
+        }
+        linear(weights, inputs, rows, store_to(branch_.data(), size), next, member);
+        const Share share = Share::of(rows, member.thread, member.threads);
+        for (int row = share.begin; row < share.end; row++) {
+            const size_t at = static_cast<size_t>(row) * size;
+            add_normed(hidden_.data() + at, branch_.data() + at, post_norm, model_.hidden, size, model_.norm_eps,
+                       model_.residual_scale, scratch_[member.thread]->row.data());
+        }
+        member.wait();
+    }
+
+    Epilogue store_to(float* out, int columns) const { return {Epilogue::kStore, out, columns, columns, 1.0f, 0.0f}; }
+    Epilogue gate_to(const Inputs& gated) const {
+        return {Epilogue::kGate, nullptr, 0, 0, 1.0f, 0.0f, model_.gate, gated};
+    }
+
+    float* rotation_of(int rope, int row) const {
+        return rotations_[rope].data() + static_cast<size_t>(row) * 2 * ropes_[rope].pairs;
+    }
+    KV* layer_kv(int layer) const {
+        const size_t slot = static_cast<size_t>(2) * model_.num_kv_heads * model_.head_size;
+        return static_cast<KV*>(model_.kv) + static_cast<size_t>(layer) * model_.num_slots * slot;
+    }
+
+    // Queries into their buffer, keys and values into the pool.
+    void store_heads(const LmkStep& step, int index, const Member& member) {
+        const int heads = model_.num_heads + 2 * model_.num_kv_heads;
+        const Share share = Share::of(step.num_rows * heads, member.thread, member.threads);
+        for (int i = share.begin; i < share.end; i++) store_head(step, index, i / heads, i % heads, member);
+        member.wait();
+    }
+
+    void store_head(const LmkStep& step, int index, int row, int head, const Member& member) {
+        const LmkLayer& layer = layers_[index];
+        const int size = model_.head_size, kv_head = head - model_.num_heads;
+        const bool is_query = kv_head < 0, is_value = kv_head >= model_.num_kv_heads;
+        const bool has_rope = layer.rope >= 0 && !is_value;
+        float* out = scratch_[member.thread]->row.data();
+        transform_head(qkv_.data() + static_cast<size_t>(row) * qkv_size() + head * size, head_shape(),
+                       is_value ? nullptr : is_query ? layer.q_norm : layer.k_norm,
+                       has_rope ? rotation_of(layer.rope, row) : nullptr, has_rope ? ropes_[layer.rope].pairs : 0,
+                       is_query ? query_factor() : 1.0f, out);
+        if (is_query) {
+            store_as(queries_.data() + (static_cast<size_t>(row) * model_.num_heads + head) * size, out, size);
+        } else {
+            const size_t slot = static_cast<size_t>(step.slots[row]) * 2 * model_.num_kv_heads;
+            store_as(layer_kv(index) + (slot + kv_head) * size, out, size);
+        }
+    }
+
+    HeadShape head_shape() const { return {model_.head_dim, model_.head_size, model_.norm_eps}; }
+    float query_factor() const { return model_.attention_scale * (model_.attention_softcap > 0.0f ? 1.0f : kLog2E); }
+
+    void attend(int index, const Member& member, Stopwatch& watch) {
+        const AttentionSchedule& plan = schedules_[schedule_of_[index]];
+        const AttentionLayer<KV> layer{queries_.data(),       layer_kv(index),     model_.num_heads,
+                                       model_.num_kv_heads,   model_.head_size,    model_.attention_softcap,
+                                       mixed_,                partial_values_.data(), partial_tops_.data(),
+                                       partial_totals_.data()};
+        attend_units(layer, plan, units_taken_[index], scratch_[member.thread]->attention);
+        member.wait();
+        watch.lap(kAttend);
+        if (plan.merged_rows.empty()) return;
+        merge_rows(layer, plan, member, scratch_[member.thread]->attention);
+        member.wait();
+        watch.lap(kMerge);
+    }
+
+    void logits(const LmkStep& step, const Member& member) {
+        norm(model_.final_norm, head_inputs_, step.num_outputs, step.logit_rows, member);
+        const Epilogue out{Epilogue::kStore,   step.logits,        model_.vocab_size,
+                           model_.vocab_size, model_.logit_scale, model_.logit_softcap};
+        linear(model_.head, head_inputs_, step.num_outputs, out, layers_.front().qkv, member);
+    }
+
+    LmkModel model_;
+    std::vector<LmkLayer> layers_;
+    std::vector<LmkRope> ropes_;
+    std::vector<Buffer<float>> rotations_;  // per rope: [rows, 2, pairs]
+    std::vector<std::atomic<int>> units_taken_;
+    int group_;
+    std::vector<int> windows_, schedule_of_;
+    std::vector<AttentionSchedule> schedules_;
+    std::vector<std::unique_ptr<ThreadScratch>> scratch_;
+    Buffer<float> hidden_, branch_, qkv_, partial_values_, partial_tops_, partial_totals_;
+    Buffer<Query> queries_;
+    InputBuffer attention_buffer_, mixed_buffer_, mlp_buffer_, gated_buffer_, head_buffer_;
+    Inputs attention_inputs_{}, mixed_{}, mlp_inputs_{}, gated_{}, head_inputs_{};
+};
+
+}  // namespace lmk

@@ -1,0 +1,83 @@
+// Small dense products with all sums in registers: the one inner loop behind linear layers and attention.
+//
+// Every element of a product is one chain of multiply-adds in the order of k, whatever the number of rows or columns
+// computed with it. That makes all results independent of how work was batched or cut.
+#pragma once
+
+#include "simd.h"
+
+namespace lmk {
+
+// How operands of one type are multiplied. `kDepth` values of k lie next to each other in the right operand, and
+// `kPasses` instructions consume them.
+struct Float32Product {
+    using Input = float;   // left operand
+    using Weight = float;  // right operand
+    using Operand = Floats;
+    static constexpr int kDepth = 1;
+    static constexpr int kPasses = 1;
+    static LMK_INLINE Operand weight(const Weight* w, int) { return load(w); }
+    static LMK_INLINE Operand input(const Input* a, int) { return broadcast(*a); }
+    static LMK_INLINE Floats accumulate(Floats c, Operand a, Operand w) { return fma(a, w, c); }
+};
+
+#if defined(__AVX512BF16__)
+// Pairs of bf16, multiplied and summed in float32 by one instruction.
+struct Bf16Product {
+    using Input = uint16_t;
+    using Weight = uint16_t;
+    using Operand = __m512bh;
+    static constexpr int kDepth = 2;
+    static constexpr int kPasses = 1;
+    static LMK_INLINE Operand weight(const Weight* w, int) { return reinterpret_cast<Operand>(_mm512_loadu_si512(w)); }
+    static LMK_INLINE Operand input(const Input* a, int) {
+        int32_t pair;
+        __builtin_memcpy(&pair, a, sizeof pair);
+        return reinterpret_cast<Operand>(_mm512_set1_epi32(pair));
+    }
+    static LMK_INLINE Floats accumulate(Floats c, Operand a, Operand w) { return _mm512_dpbf16_ps(c, a, w); }
+};
+#else
+// bf16 weights widened on the fly; inputs stay float32.
+struct Bf16Product {
+    using Input = float;
+    using Weight = uint16_t;
+    using Operand = Floats;
+    static constexpr int kDepth = 2;
+    static constexpr int kPasses = 2;
+    static LMK_INLINE Operand weight(const Weight* w, int pass) { return pass == 0 ? low_bf16(w) : high_bf16(w); }
+    static LMK_INLINE Operand input(const Input* a, int pass) { return broadcast(a[pass]); }
+    static LMK_INLINE Floats accumulate(Floats c, Operand a, Operand w) { return fma(a, w, c); }
+};
+#endif
+
+// c[m][v] += sum over k of a[m][k] * b[k][v]. a: rows of `a_stride` inputs. b: `steps` groups of `b_stride` weights,
+// each group kDepth values of k for kVectors * kLanes columns. Reads ahead at `ahead`, in step with b.
+// The loops over m and v must be unrolled by force: otherwise the sums spill to memory (2.4 times slower).
+template <class Product, int kRows, int kVectors, bool kReadsAhead>
+LMK_INLINE void multiply(const typename Product::Input* a, size_t a_stride, const typename Product::Weight* b,
+                         size_t b_stride, int steps, Floats (&c)[kRows][kVectors], const char* ahead) {
+    constexpr int kVectorWeights = kLanes * Product::kDepth;
+    constexpr int kLines = kVectors * kVectorWeights * static_cast<int>(sizeof(*b)) / 64;
+    for (int k = 0; k < steps; k++, a += Product::kDepth, b += b_stride) {
+        if constexpr (kReadsAhead) {
+#pragma GCC unroll 4
+            for (int i = 0; i < kLines; i++) prefetch(ahead + 64 * i);
+            ahead += 64 * kLines;
+        }
+#pragma GCC unroll 2
+        for (int pass = 0; pass < Product::kPasses; pass++) {
+            typename Product::Operand w[kVectors];
+#pragma GCC unroll 4
+            for (int v = 0; v < kVectors; v++) w[v] = Product::weight(b + v * kVectorWeights, pass);
+#pragma GCC unroll 16
+            for (int m = 0; m < kRows; m++) {
+                const typename Product::Operand x = Product::input(a + m * a_stride, pass);
+#pragma GCC unroll 4
+                for (int v = 0; v < kVectors; v++) c[m][v] = Product::accumulate(c[m][v], x, w[v]);
+            }
+        }
+    }
+}
+
+}  // namespace lmk

@@ -1,0 +1,126 @@
+// Eight float lanes on AVX2 with FMA and F16C. The same names exist for AVX-512; kernels use nothing else.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace lmk {
+
+using Floats = __m256;
+using Bits = __m256i;
+constexpr int kLanes = 8;
+
+inline Floats zero() { return _mm256_setzero_ps(); }
+inline Floats broadcast(float x) { return _mm256_set1_ps(x); }
+inline Floats load(const float* p) { return _mm256_loadu_ps(p); }
+inline void store(float* p, Floats x) { _mm256_storeu_ps(p, x); }
+inline Floats add(Floats a, Floats b) { return _mm256_add_ps(a, b); }
+inline Floats sub(Floats a, Floats b) { return _mm256_sub_ps(a, b); }
+inline Floats mul(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
+inline Floats divide(Floats a, Floats b) { return _mm256_div_ps(a, b); }
+inline Floats fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
+inline Floats max(Floats a, Floats b) { return _mm256_max_ps(a, b); }
+inline Floats min(Floats a, Floats b) { return _mm256_min_ps(a, b); }
+inline Floats absolute(Floats a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+
+inline float sum(Floats a) {
+    __m128 x = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+}
+inline float maximum(Floats a) {
+    __m128 x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+}
+
+// Lane i of a where bit i of mask is set, else of b.
+inline Floats choose(uint32_t mask, Floats a, Floats b) {
+    const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i set = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(static_cast<int>(mask)), bit), bit);
+    return _mm256_blendv_ps(b, a, _mm256_castsi256_ps(set));
+}
+
+// a with the sign of b.
+inline Floats copy_sign(Floats a, Floats b) {
+    const Floats sign = broadcast(-0.0f);
+    return _mm256_or_ps(_mm256_andnot_ps(sign, a), _mm256_and_ps(sign, b));
+}
+
+// 2^x, relative error under 3e-7; exactly 0 below the range, 2^127 and more above it.
+inline Floats exp2(Floats x) {
+    const Floats in_range = _mm256_cmp_ps(x, broadcast(-126.0f), _CMP_NLT_UQ);
+    const Floats bounded = min(max(x, broadcast(-126.0f)), broadcast(127.0f));
+    const Floats n = _mm256_round_ps(bounded, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const Floats f = sub(bounded, n);
+    Floats p = broadcast(1.54035304e-4f);
+    p = fma(p, f, broadcast(1.33335581e-3f));
+    p = fma(p, f, broadcast(9.61812911e-3f));
+    p = fma(p, f, broadcast(5.55041087e-2f));
+    p = fma(p, f, broadcast(2.40226507e-1f));
+    p = fma(p, f, broadcast(6.93147181e-1f));
+    p = fma(p, f, broadcast(1.0f));
+    const __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
+    return _mm256_and_ps(in_range, _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), exponent)));
+}
+
+inline Floats load_bf16(const uint16_t* p) {
+    const __m128i raw = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw), 16));
+}
+
+inline Bits load_bits(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+inline void store_bits(void* p, Bits x) { _mm256_storeu_si256(static_cast<__m256i*>(p), x); }
+inline Bits bits_of(Floats x) { return _mm256_castps_si256(x); }
+
+inline Floats load_f16(const uint16_t* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+
+// Round to nearest even.
+inline void store_bf16(uint16_t* p, Floats x) {
+    const __m256i bits = _mm256_castps_si256(x);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i up = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+    const __m256i high = _mm256_srli_epi32(up, 16);
+    const __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), packed);
+}
+
+// The even (low) and odd (high) elements of eight pairs of bf16.
+inline Floats low_bf16(const uint16_t* pairs) {
+    const __m256i raw = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(pairs));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(raw, 16));
+}
+inline Floats high_bf16(const uint16_t* pairs) {
+    const __m256i raw = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(pairs));
+    return _mm256_castsi256_ps(_mm256_and_si256(raw, _mm256_set1_epi32(static_cast<int>(0xffff0000))));
+}
+
+// In place: lane j of row i becomes lane i of row j, in units of 32 bits.
+LMK_INLINE void transpose(Bits (&r)[kLanes]) {
+    Bits t[kLanes];
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm256_unpacklo_epi32(r[i], r[i + 1]);
+        t[i + 1] = _mm256_unpackhi_epi32(r[i], r[i + 1]);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) {
+        r[i] = _mm256_unpacklo_epi64(t[i], t[i + 2]);
+        r[i + 1] = _mm256_unpackhi_epi64(t[i], t[i + 2]);
+        r[i + 2] = _mm256_unpacklo_epi64(t[i + 1], t[i + 3]);
+        r[i + 3] = _mm256_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        t[i] = _mm256_permute2x128_si256(r[i], r[i + 4], 0x20);
+        t[i + 4] = _mm256_permute2x128_si256(r[i], r[i + 4], 0x31);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) r[i] = t[i];
+}
+
+}  // namespace lmk

@@ -1,0 +1,118 @@
+// Sixteen float lanes on AVX-512 (F, BW, VL, DQ). The same names exist for AVX2; kernels use nothing else.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace lmk {
+
+using Floats = __m512;
+using Bits = __m512i;
+constexpr int kLanes = 16;
+
+inline Floats zero() { return _mm512_setzero_ps(); }
+inline Floats broadcast(float x) { return _mm512_set1_ps(x); }
+inline Floats load(const float* p) { return _mm512_loadu_ps(p); }
+inline void store(float* p, Floats x) { _mm512_storeu_ps(p, x); }
+inline Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+inline Floats sub(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
+inline Floats mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+inline Floats divide(Floats a, Floats b) { return _mm512_div_ps(a, b); }
+inline Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+inline Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+inline Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
+inline Floats absolute(Floats a) { return _mm512_abs_ps(a); }
+inline float sum(Floats a) { return _mm512_reduce_add_ps(a); }
+inline float maximum(Floats a) { return _mm512_reduce_max_ps(a); }
+
+// Lane i of a where bit i of mask is set, else of b.
+inline Floats choose(uint32_t mask, Floats a, Floats b) {
+    return _mm512_mask_blend_ps(static_cast<__mmask16>(mask), b, a);
+}
+
+// a with the sign of b.
+inline Floats copy_sign(Floats a, Floats b) {
+    const Floats sign = broadcast(-0.0f);
+    return _mm512_or_ps(_mm512_andnot_ps(sign, a), _mm512_and_ps(sign, b));
+}
+
+// 2^x, relative error under 3e-7; exactly 0 below the range, infinity above it.
+inline Floats exp2(Floats x) {
+    const Floats n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const Floats f = sub(x, n);
+    Floats p = broadcast(1.54035304e-4f);
+    p = fma(p, f, broadcast(1.33335581e-3f));
+    p = fma(p, f, broadcast(9.61812911e-3f));
+    p = fma(p, f, broadcast(5.55041087e-2f));
+    p = fma(p, f, broadcast(2.40226507e-1f));
+    p = fma(p, f, broadcast(6.93147181e-1f));
+    p = fma(p, f, broadcast(1.0f));
+    return _mm512_scalef_ps(p, n);
+}
+
+inline Floats load_bf16(const uint16_t* p) {
+    const __m256i raw = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(raw), 16));
+}
+
+inline Bits load_bits(const void* p) { return _mm512_loadu_si512(p); }
+inline void store_bits(void* p, Bits x) { _mm512_storeu_si512(p, x); }
+inline Bits bits_of(Floats x) { return _mm512_castps_si512(x); }
+
+inline Floats load_f16(const uint16_t* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+
+// Round to nearest even.
+inline void store_bf16(uint16_t* p, Floats x) {
+#if defined(__AVX512BF16__)
+    const __m256i rounded = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x));
+#else
+    const __m512i bits = _mm512_castps_si512(x);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i up = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    const __m256i rounded = _mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16));
+#endif
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), rounded);
+}
+
+// The even (low) and odd (high) elements of sixteen pairs of bf16.
+inline Floats low_bf16(const uint16_t* pairs) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(pairs), 16));
+}
+inline Floats high_bf16(const uint16_t* pairs) {
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(pairs), _mm512_set1_epi32(0xffff0000)));
+}
+
+// In place: lane j of row i becomes lane i of row j, in units of 32 bits.
+LMK_INLINE void transpose(Bits (&r)[kLanes]) {
+    Bits t[kLanes];
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) {
+        r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+        r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+        r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+        r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
+        t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
+        t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
+        t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
+        r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
+    }
+}
+
+}  // namespace lmk

@@ -1,0 +1,55 @@
+"""The CPU executor: every step is one call into C++. For all models that have a `ModelSpec`."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lmprog_runtime.errors import ModelUnsupported
+from lmprog_runtime.model.model_spec import ModelSpec
+from lmprog_runtime.model.weights import ModelWeights
+from lmprog_runtime.ops.native import NativeDecoder
+from lmprog_runtime.step import StepBatch
+
+DTYPES = ("float32", "bfloat16")
+
+
+class CpuExecutor:
+    """See `Executor`. `dtype`: "float32" or "bfloat16", of weights and KV. Raises ModelUnsupported for another one, and
+    NativeUnavailable where the library was not built or the processor is not one it can run on."""
+
+    name = "cpu"
+    device = "cpu"
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: ModelWeights,
+        *,
+        num_slots: int,
+        dtype: str = "bfloat16",
+        threads: int | None = None,
+        level: str | None = None,
+    ) -> None:
+        """`threads`: default all cores this process may use. `level`: the instruction set, for tests."""
+        if dtype not in DTYPES:
+            raise ModelUnsupported(f"The CPU executor has no dtype {dtype!r}; known: {', '.join(DTYPES)}.")
+        self.spec, self.dtype, self.num_slots = spec, dtype, num_slots
+        self.vocab_size, self.context_length = spec.vocab_size, spec.context_length
+        count = threads or len(os.sched_getaffinity(0))
+        self.decoder = NativeDecoder(spec, weights, dtype=dtype, num_slots=num_slots, threads=count, level=level)
+
+    def step(self, batch: StepBatch) -> Tensor:
+        return self.decoder.step(
+            batch.tokens, batch.positions, batch.slots, batch.logit_rows, batch.plan.key_slots, batch.plan.items
+        )
+
+    def read_kv(self, slots: NDArray[np.int32]) -> NDArray[np.uint8]:
+        return np.ascontiguousarray(self.decoder.kv[:, slots].swapaxes(0, 1)).reshape(len(slots), -1)
+
+    def write_kv(self, slots: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
+        kv = self.decoder.kv
+        kv[:, slots] = data.reshape(len(slots), kv.shape[0], kv.shape[2]).swapaxes(0, 1)

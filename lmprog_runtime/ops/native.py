@@ -1,0 +1,9 @@
+"""The C++ decoder for CPUs."""
+
+from __future__ import annotations
+
+from lmprog_kernels.cpu import Decoder as NativeDecoder
+from lmprog_kernels.cpu import NativeUnavailable, available_levels
+from lmprog_kernels.cpu import is_available as is_native_available
+
+__all__ = ["NativeDecoder", "NativeUnavailable", "available_levels", "is_native_available"]

@@ -1,0 +1,148 @@
+"""Whole models on the CPU executor: against transformers in float32, and bit by bit against itself."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lmprog_runtime.errors import ModelUnsupported
+from lmprog_runtime.model.cpu_executor import CpuExecutor
+from lmprog_runtime.model.model_spec import read_spec
+from lmprog_runtime.model.weights import open_weights
+from lmprog_runtime.ops.native import available_levels
+from tests.support.step_batches import Packer, Stream
+from tests.support.tiny_models import DESCRIBED, VOCAB, save_model
+
+LEVELS = available_levels()
+NUM_SLOTS = 1200
+
+
+@functools.cache
+def _model(name: str) -> tuple[Path, torch.nn.Module]:
+    directory = Path(tempfile.mkdtemp())
+    return directory, save_model(name, directory)
+
+
+@functools.cache
+def _executor(name: str, dtype: str, level: str | None = None, threads: int = 2) -> CpuExecutor:
+    directory, _ = _model(name)
+    spec = read_spec(directory)
+    weights = open_weights(directory, spec)
+    return CpuExecutor(spec, weights, num_slots=NUM_SLOTS, dtype=dtype, threads=threads, level=level)
+
+
+def _tokens(count: int, seed: int = 0) -> list[int]:
+    return [int(token) for token in np.random.default_rng(seed).integers(3, VOCAB, count)]
+
+
+@torch.inference_mode()
+def _expected(name: str, tokens: list[int]) -> Tensor:
+    return _model(name)[1](torch.tensor([tokens])).logits[0]
+
+
+def _run(executor: CpuExecutor, *pieces: list[int]) -> Tensor:
+    """Logits of all tokens of one request that is computed piece by piece."""
+    packer, stream = Packer(NUM_SLOTS), Stream()
+    return torch.cat([executor.step(packer.step([(stream, piece)])) for piece in pieces])
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_every_family_agrees_with_transformers(name: str) -> None:
+    tokens = _tokens(40)
+    expected = _expected(name, tokens)
+    executor = _executor(name, "float32")
+    assert (_run(executor, tokens) - expected).abs().max() < 1e-4
+    assert (_run(executor, tokens[:17], tokens[17:39], tokens[39:]) - expected).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", ["llama-odd-sizes", "gemma3", "phi3"])
+def test_every_instruction_set(name: str, level: str) -> None:
+    tokens = _tokens(40)
+    expected = _expected(name, tokens)
+    assert (_run(_executor(name, "float32", level), tokens) - expected).abs().max() < 1e-4
+    error = (_run(_executor(name, "bfloat16", level), tokens) - expected).abs()
+    assert error.max() < 0.05 * expected.abs().max()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["llama", "qwen2-window", "gemma2"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_logits_have_the_same_bits_however_the_work_is_cut(name: str, dtype: str, level: str) -> None:
+    executor = _executor(name, dtype, level)
+    tokens = _tokens(240)
+    cold = _run(executor, tokens)
+    assert torch.equal(_run(executor, tokens[:100], tokens[100:]), cold)
+    assert torch.equal(_run(executor, tokens[:230], *([token] for token in tokens[230:])), cold)
+    assert torch.equal(_run(_executor(name, dtype, level, threads=1), tokens), cold)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["llama", "qwen2-window"])
+def test_forks_and_batches_have_the_bits_of_single_runs(name: str, dtype: str) -> None:
+    executor, packer = _executor(name, dtype), Packer(NUM_SLOTS)
+    prefix, tails = _tokens(150), [_tokens(count, seed=count) for count in (1, 5, 9, 40)]
+    trunk = Stream()
+    executor.step(packer.step([(trunk, prefix)]))
+    for shared in (0, 64, 150):
+        batch = packer.step([(trunk.fork(), list(tail)) for tail in tails], shared=shared)
+        rows = executor.step(batch).split([len(tail) for tail in tails])
+        for tail, got in zip(tails, rows, strict=True):
+            assert torch.equal(got, _run(executor, prefix + tail)[len(prefix) :])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_trie_has_the_bits_of_its_paths(dtype: str) -> None:
+    executor, packer = _executor("llama", dtype), Packer(NUM_SLOTS)
+    prefix, trunk = _tokens(70), Stream()
+    executor.step(packer.step([(trunk, prefix)]))
+    tokens, parents = [5, 6, 7, 8, 9, 10], [-1, 0, 0, 2, -1, 4]
+    logits = executor.step(packer.trie(trunk, tokens, parents))
+    for path in ([0, 1], [0, 2, 3], [4, 5]):
+        expected = _run(executor, prefix + [tokens[node] for node in path])[len(prefix) :]
+        assert torch.equal(logits[path], expected)
+
+
+def test_only_the_wanted_rows_are_returned() -> None:
+    executor, tokens = _executor("llama", "float32"), _tokens(30)
+    packer = Packer(NUM_SLOTS)
+    everything = _run(executor, tokens)
+    logits = executor.step(packer.step([(Stream(), list(tokens))], logit_rows=[3, 29]))
+    assert torch.equal(logits, everything[[3, 29]])
+    none = executor.step(packer.step([(Stream(), list(tokens))], logit_rows=[]))
+    assert none.shape == (0, VOCAB)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_kv_can_be_moved_to_other_slots(dtype: str) -> None:
+    executor, packer, tokens = _executor("llama", dtype), Packer(NUM_SLOTS), _tokens(20)
+    stream = Stream()
+    executor.step(packer.step([(stream, tokens[:19])]))
+    expected = executor.step(packer.step([(stream.fork(), tokens[19:])]))
+    moved = Stream(stream.tokens, packer.take(19))
+    executor.write_kv(np.array(moved.slots, np.int32), executor.read_kv(np.array(stream.slots, np.int32)))
+    executor.write_kv(
+        np.array(stream.slots, np.int32), np.zeros_like(executor.read_kv(np.array(stream.slots, np.int32)))
+    )
+    assert torch.equal(executor.step(packer.step([(moved, tokens[19:])])), expected)
+
+
+def test_two_keys_at_one_position_are_refused() -> None:
+    executor, packer = _executor("llama", "float32"), Packer(NUM_SLOTS)
+    batch = packer.step([(Stream(), _tokens(4))])
+    twice = batch.plan._replace(items=np.concatenate([batch.plan.items, batch.plan.items]))
+    with pytest.raises(ValueError, match="two keys at one position"):
+        executor.step(batch._replace(plan=twice))
+
+
+def test_an_unknown_dtype_is_refused() -> None:
+    directory, _ = _model("llama")
+    spec = read_spec(directory)
+    with pytest.raises(ModelUnsupported, match="float8"):
+        CpuExecutor(spec, open_weights(directory, spec), num_slots=8, dtype="float8")
