@@ -65,17 +65,26 @@ def _owners(cache: CacheManager) -> Iterator[str]:
 
 def _locks(cache: CacheManager) -> Iterator[str]:
     expected: Counter[Node] = Counter()
-    ends = [row.node for row in cache.rows] + [lease.node for lease in cache.leases if lease.node is not None]
-    for end in ends:
+    leases: Counter[Node] = Counter()
+    leased = [lease.node for lease in cache.leases.locking if lease.node is not None]
+    for index, end in enumerate(leased + [row.node for row in cache.rows]):
         walker: Node | None = end
         while walker is not None:
             expected[walker] += 1
+            leases[walker] += index < len(leased)
             top, walker = walker, walker.parent
         if not isinstance(top, Root) or cache.tree.roots.get(top.namespace) is not top:
             yield f"{end} is locked but not part of the tree"
     for node in [*cache.tree.nodes(), *cache.tree.roots.values()]:
-        if node.locks != expected[node]:
-            yield f"{node} has {node.locks} locks, and {expected[node]} rows and leases run through it"
+        if (node.locks, node.leases) != (expected[node], leases[node]):
+            yield (
+                f"{node} has {node.locks} locks, {node.leases} of leases; "
+                f"{expected[node]} rows and leases run through it, {leases[node]} of them leases"
+            )
+    if (leased_tokens := sum(node.length for node in leases if leases[node])) != cache.tree.leased:
+        yield f"leased is kept as {cache.tree.leased} and counted as {leased_tokens}"
+    if cache.tree.leased > cache.leases.limit:
+        yield f"leases lock {cache.tree.leased} tokens, more than the limit of {cache.leases.limit}"
     for root in cache.tree.roots.values():
         if root.is_leaf and not root.locks:
             yield f"the empty namespace {root.namespace} was kept"

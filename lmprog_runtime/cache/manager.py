@@ -8,17 +8,21 @@ Knows nothing of requests or steps; the scheduler is its only caller, on one thr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
 from lmprog_runtime.cache import keys
 from lmprog_runtime.cache.config import CacheConfig
-from lmprog_runtime.cache.eviction import EvictionHeap, lru
+from lmprog_runtime.cache.events import CacheEvent, Listener, piece_event
+from lmprog_runtime.cache.eviction import EvictionHeap
 from lmprog_runtime.cache.invariants import check
-from lmprog_runtime.cache.lease import Lease
+from lmprog_runtime.cache.lease import Lease, LeaseBook
 from lmprog_runtime.cache.node import Namespace, Node, path
 from lmprog_runtime.cache.radix_tree import Match, RadixTree
+from lmprog_runtime.cache.report import Explanation, dump, explain, pretty
 from lmprog_runtime.cache.row import Row
 from lmprog_runtime.cache.slots import SlotAllocator, Slots
 
@@ -31,20 +35,21 @@ class CacheCounters:
     hit: int = 0  # part of `queried` that was not computed
     evicted: int = 0
     deduplicated: int = 0  # computed twice and found in the tree when published
-    revoked_leases: int = 0  # leases, not tokens
 
 
 class CacheManager:
-    def __init__(self, config: CacheConfig) -> None:
+    def __init__(self, config: CacheConfig, on_event: Listener | None = None) -> None:
+        """`on_event` is called for every change, at once; it must not call back."""
         self.config = config
+        self._on_event = on_event
         self.page_size = config.page_size
         self.num_slots = config.num_slots - config.num_slots % config.page_size
         self.counters = CacheCounters()
         self.slots = SlotAllocator(self.num_slots, debug_owners=config.debug_owners)
-        self.evictor = EvictionHeap(lru)
-        self.tree = RadixTree(config.page_size, self.evictor.offer)
+        self.evictor = EvictionHeap(config.policy)
+        self.tree = RadixTree(config.page_size, self.evictor)
+        self.leases = LeaseBook(self.tree, int(config.lease_share * self.num_slots))
         self.rows: dict[Row, None] = {}
-        self.leases: dict[Lease, None] = {}  # those that lock something, least recently used first
         self.held = 0  # slots that only live rows have
 
     # -- match, lock, reserve, allocate
@@ -61,7 +66,7 @@ class CacheManager:
         return self.tree.match(namespace, keys.piece(key, 0, limit))
 
     def open_row(
-        self, namespace: Namespace, match: Match | None, count: int, *, keep_free: int, hit: bool
+        self, namespace: Namespace, match: Match | None, count: int, *, keep_free: int, hit: bool, priority: int = 0
     ) -> Row | None:
         """Lock a match and put `count` slots of its own behind it, if `keep_free` more can be had besides. None when
         there is no room; matches made before are void. `hit` counts for the eviction policy: once per request."""
@@ -71,8 +76,8 @@ class CacheManager:
             self.tree.unlock(node)
             return None
         self._reserve(self._ceil(count))
-        self.tree.touch(node, hit=hit)
-        row = Row(node, self._path_slots(node))
+        self.tree.touch(node, priority, hit=hit)
+        row = Row(node, self._path_slots(node), priority)
         self.rows[row] = None
         self._allocate(row, self._ceil(count))
         return row
@@ -110,14 +115,18 @@ class CacheManager:
         """Free at least `count` slots if so many are evictable, less than a page more. Returns how many were freed."""
         freed = 0
         while freed < count and (node := self.evictor.pop()) is not None:
-            keep = max(0, node.length - self._ceil(count - freed))
-            gone = self.tree.cut(node, keep)
-            if keep:
-                self.evictor.offer(node)
-            self.slots.free(gone, self.tree)
-            freed += len(gone)
+            freed += self._evict(node, max(0, node.length - self._ceil(count - freed)))
         self.counters.evicted += freed
         return freed
+
+    def _evict(self, node: Node, keep: int) -> int:
+        self._report("removed", node, keep, node.length)
+        self.tree.remember_evicted(node, keep)
+        gone = self.tree.cut(node, keep)
+        if keep:
+            self.evictor.offer(node)
+        self.slots.free(gone, self.tree)
+        return len(gone)
 
     # -- publish
 
@@ -137,6 +146,9 @@ class CacheManager:
 
     def settle(self) -> None:
         """The step in flight ended well."""
+        if self._on_event is not None:
+            for node in self.tree.in_flight:
+                self._report("stored", node, self.tree.floor(node.settled), self.tree.floor(node.ready))
         self.tree.settle()
 
     def discard_in_flight(self) -> None:
@@ -156,20 +168,23 @@ class CacheManager:
         if not self.config.enabled or computed <= row.shared:
             return
         node = self._descend(row, key, computed)
-        if node.end < computed:
+        if node.end < computed and self.tree.child(node, key, node.end) is None:
             node = self._hand_over(row, node, key, computed)
         self._move_lock(row, node)
-        self.tree.touch(node, hit=False)
+        self.tree.touch(node, row.priority, hit=False)
 
     def _descend(self, row: Row, key: bytes, computed: int) -> Node:
-        """Follow what the tree knows of [shared, computed), taking its slots in place of the row's own."""
+        """Follow what the tree knows of [shared, computed), taking its slots in place of the row's own. Stops at the
+        work of the step in flight, which may fail: what the row has beyond stays the row's."""
         node = row.node
         while node.end < computed and (child := self.tree.child(node, key, node.end)) is not None:
-            if child.writer is not None:
+            if child.writer is not None and child.ready == 0:
                 self._break_promise(child.writer)  # what is computed beats what is promised
                 continue
-            same = min(self.tree.floor(keys.common_tokens(key, node.end, child.key)), computed - node.end)
-            node = self.tree.split(child, same) if same < child.length else child
+            same = min(keys.common_tokens(key, node.end, child.key), computed - node.end, child.settled)
+            if self.tree.floor(same) == 0:
+                break
+            node = self.tree.split(child, self.tree.floor(same)) if same < child.length else child
             self._adopt(row, node)
         return node
 
@@ -184,6 +199,8 @@ class CacheManager:
         node = self.tree.add(parent, keys.piece(key, parent.end, end), slots, writer)
         self.held -= len(slots)
         self.slots.transfer(slots, self.tree)
+        if writer is None:
+            self._report("stored", node, 0, node.length)
         return node
 
     def _move_lock(self, row: Row, node: Node) -> None:
@@ -205,18 +222,22 @@ class CacheManager:
 
     # -- release
 
-    def release(self, row: Row, key: bytes, computed: int, lease: Lease | None = None) -> None:
+    def release(
+        self, row: Row, key: bytes, computed: int, lease: Lease | None = None, dead_from: int | None = None
+    ) -> None:
         """The only end of a row: un-publish what it only promised, publish its first `computed` tokens, free the rest.
-        Its lock moves to the lease if one is given and open, else it is dropped."""
+        Its lock moves to the lease if one is given, else it is dropped and tokens from `dead_from` on go first."""
         if row.node.writer is row:
             self._break_promise(row)
         self.publish(row, key, computed)
         self._free(row, row.shrink(row.shared))
         del self.rows[row]
-        if lease is None or lease.closed:
-            self.tree.unlock(row.node)
-        else:
-            self._move_lease(lease, row.node)
+        if lease is not None:
+            self.leases.hold(lease, row.node)
+            return
+        self.tree.unlock(row.node)
+        if dead_from is not None and self.tree.is_attached(row.node):
+            self.tree.bury(row.node, dead_from)
 
     def _free(self, row: Row, slots: Slots) -> None:
         self.held -= len(slots)
@@ -225,39 +246,64 @@ class CacheManager:
     # -- leases
 
     def open_lease(self) -> Lease:
+        """Holds nothing yet. The one call that any thread may make."""
         return Lease()
 
-    def close_lease(self, lease: Lease) -> None:
-        """The stream has ended. Idempotent."""
-        lease.closed = True
-        self._move_lease(lease, None)
+    def fork_lease(self, parent: Lease) -> Lease:
+        """A lease on what the parent holds, for a stream that starts as its parent's."""
+        child, node = Lease(), parent.node
+        if node is not None and self.tree.is_attached(node):
+            self.tree.lock(node)
+            self.leases.hold(child, node)
+        return child
+
+    def will_return(self, lease: Lease) -> None:
+        """The stream waits for others (a join) and comes back later: unlocked, but evicted after everything else."""
+        self.leases.soften(lease)
+
+    def close_lease(self, lease: Lease, dead_from: int | None = None) -> None:
+        """The stream has ended. Its tokens from position `dead_from` on, if given, are of no use to anybody else and are
+        evicted first. Idempotent."""
+        node = self.leases.close(lease)
+        if node is not None and dead_from is not None and self.tree.is_attached(node):
+            self.tree.bury(node, dead_from)
 
     def revoke_lease(self) -> bool:
         """Take the lock of the least recently used lease; its stream will have to match again. False: there is none."""
-        for lease in self.leases:
-            self._move_lease(lease, None)
-            self.counters.revoked_leases += 1
-            return True
-        return False
-
-    def _move_lease(self, lease: Lease, node: Node | None) -> None:
-        """`node` comes with a lock of its own, which the lease takes over."""
-        before, lease.node = lease.node, node
-        self.leases.pop(lease, None)
-        if node is not None:
-            self.leases[lease] = None
-        if before is not None:
-            self.tree.unlock(before)
+        return self.leases.revoke()
 
     # -- whole cache
 
     def flush(self) -> int:
         """Drop all that no live row and no lease holds. Returns the number of tokens dropped."""
-        return self.evict(self.tree.evictable)
+        listener, cleared = self._on_event, self.tree.protected == 0
+        if cleared:
+            self._on_event = None
+        dropped = self.evict(self.tree.evictable)
+        self._on_event = listener
+        if cleared and listener is not None:
+            listener(CacheEvent("cleared", (), 0, (), "", ""))
+        return dropped
 
     def check(self) -> None:
         """Recompute the accounting; `CacheCorrupt` with all violations and the tree when it does not add up."""
         check(self)
+
+    def pretty(self) -> str:
+        """The tree for people, one line per node."""
+        return pretty(self)
+
+    def dump(self) -> dict[str, Any]:
+        """The tree for programs: plain JSON types."""
+        return dump(self)
+
+    def explain(self, namespace: Namespace, token_ids: Sequence[int]) -> Explanation:
+        """How much of a prompt is cached, along which nodes, and why not more."""
+        return explain(self, namespace, token_ids)
+
+    def _report(self, kind: Literal["stored", "removed"], node: Node, low: int, high: int) -> None:
+        if self._on_event is not None and low < high:
+            self._on_event(piece_event(kind, node, low, high))
 
     def _ceil(self, count: int) -> int:
         return -(-count // self.page_size) * self.page_size

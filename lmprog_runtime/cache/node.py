@@ -29,11 +29,17 @@ class Node:
         "children",
         "created",
         "end",
+        "ghosts",
         "hits",
+        "is_dead",
         "key",
+        "leases",
+        "level",
         "locks",
         "parent",
+        "priority",
         "ready",
+        "returning",
         "serial",
         "settled",
         "slots",
@@ -53,8 +59,14 @@ class Node:
         self.ready = self.settled = len(slots)
         self.writer: Row | None = None
         self.locks = 0  # rows and leases whose path runs through here
+        self.leases = 0  # leases among them
         self.hits = 0  # requests that matched it
         self.used = self.created = 0  # logical time
+        self.level = 0.0  # of the eviction heap at its last use
+        self.priority = 0  # highest of the requests that used it
+        self.returning = 0  # streams that end here and said they will return
+        self.is_dead = False  # the only stream through here has ended
+        self.ghosts: set[bytes] | None = None  # first pages of what was evicted right behind it
         self.serial = next(_serials)  # makes orders total and repeatable
         self.stamp = -1  # of its latest entry in the eviction heap
 
@@ -78,6 +90,18 @@ class Root(Node):
     def __init__(self, namespace: Namespace) -> None:
         super().__init__(None, 0, b"", _NO_SLOTS)
         self.namespace = namespace
+
+
+def path_key(node: Node) -> bytes:
+    """All tokens from the root to the end of `node`."""
+    return b"".join(part.key for part in path(node))
+
+
+def namespace_of(node: Node) -> Namespace:
+    while node.parent is not None:
+        node = node.parent
+    assert isinstance(node, Root)
+    return node.namespace
 
 
 def path(node: Node) -> list[Node]:

@@ -6,13 +6,17 @@ allocator: whatever leaves the tree is returned to the caller, who frees it. All
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from lmprog_runtime.cache import keys
+from lmprog_runtime.cache.eviction import EvictionHeap
 from lmprog_runtime.cache.node import Namespace, Node, Root
 from lmprog_runtime.cache.row import Row
 from lmprog_runtime.cache.slots import Slots
+
+_MOST_GHOSTS = 1024
+_MOST_LOST_NAMESPACES = 64
 
 
 class Match(NamedTuple):
@@ -25,14 +29,16 @@ class Match(NamedTuple):
 
 
 class RadixTree:
-    def __init__(self, page_size: int, on_evictable_leaf: Callable[[Node], None]) -> None:
+    def __init__(self, page_size: int, evictor: EvictionHeap) -> None:
         self.page_size = page_size
         self.roots: dict[Namespace, Root] = {}
         self.evictable = 0  # tokens under no lock
         self.protected = 0  # tokens on a locked path
+        self.leased = 0  # part of `protected` that leases lock, whoever else does
         self.clock = 0
         self._in_flight: list[Node] = []
-        self._on_evictable_leaf = on_evictable_leaf
+        self._lost_namespaces: dict[Namespace, set[bytes]] = {}  # ghosts of roots that are gone
+        self._evictor = evictor
         self._page_bytes = page_size * keys.TOKEN_BYTES
 
     def __repr__(self) -> str:
@@ -43,6 +49,7 @@ class RadixTree:
     def root(self, namespace: Namespace) -> Root:
         if (root := self.roots.get(namespace)) is None:
             root = self.roots[namespace] = Root(namespace)
+            root.ghosts = self._lost_namespaces.pop(namespace, None)
         return root
 
     def match(self, namespace: Namespace, key: bytes) -> Match | None:
@@ -102,14 +109,51 @@ class RadixTree:
             top, walker = walker, walker.parent
         self._drop_if_empty(top)
 
-    def touch(self, node: Node, *, hit: bool) -> None:
+    def touch(self, node: Node, priority: int, *, hit: bool) -> None:
         """Mark a path as just used; `hit` counts a request that matched it, once per request."""
         self.clock += 1
+        clock, level = self.clock, self._evictor.level
         walker: Node | None = node
         while walker is not None:
-            walker.used = self.clock
+            walker.used, walker.level, walker.is_dead = clock, level, False
             walker.hits += hit
+            if walker.priority < priority:
+                walker.priority = priority
             walker = walker.parent
+
+    # -- hints
+
+    def count_lease(self, node: Node, change: int) -> None:
+        """A lease takes over or gives back a lock on the path of `node`."""
+        walker: Node | None = node
+        while walker is not None:
+            before = walker.leases > 0
+            walker.leases += change
+            self.leased += walker.length * ((walker.leases > 0) - before)
+            walker = walker.parent
+
+    def count_return(self, node: Node, change: int) -> None:
+        """A stream that ends at `node` will return, or has."""
+        node.returning += change
+        self._evictor.demote(node)
+
+    def bury(self, node: Node, start: int) -> None:
+        """The only stream through the tokens from `start` to the end of `node` has ended: evict them first. Stops where
+        somebody else holds or continues the path."""
+        start = -(-start // self.page_size) * self.page_size
+        walker, below = node, None
+        while walker.parent is not None and not walker.locks and walker.end > start:
+            if any(child is not below for child in walker.children.values()):
+                return
+            if walker.start < start:
+                self.split(walker, start - walker.start)
+            walker.is_dead = True
+            self._evictor.demote(walker)
+            walker, below = walker.parent, walker
+
+    def is_attached(self, node: Node) -> bool:
+        """Whether a node seen earlier is still part of the tree."""
+        return node.parent is not None or (isinstance(node, Root) and self.roots.get(node.namespace) is node)
 
     # -- changing structure
 
@@ -123,7 +167,9 @@ class RadixTree:
         assert node.parent is not None
         upper = Node(node.parent, node.start, keys.piece(node.key, 0, at), node.slots[:at])
         upper.ready, upper.settled = min(node.ready, at), min(node.settled, at)
-        upper.locks, upper.hits, upper.used, upper.created = node.locks, node.hits, node.used, node.created
+        upper.locks, upper.leases, upper.hits = node.locks, node.leases, node.hits
+        upper.used, upper.created, upper.level = node.used, node.created, node.level
+        upper.priority, upper.is_dead = node.priority, node.is_dead
         node.parent.children[upper.key[: self._page_bytes]] = upper
         node.ready, node.settled = node.ready - upper.ready, node.settled - upper.settled
         node.parent, node.start = upper, node.start + at
@@ -139,11 +185,29 @@ class RadixTree:
         if writer is not None:
             node.writer, node.ready, node.settled = writer, 0, 0
         node.used = node.created = self.clock
+        node.level = self._evictor.level
         parent.children[key[: self._page_bytes]] = node
+        if parent.ghosts is not None:
+            parent.ghosts.discard(key[: self._page_bytes])
         self.evictable += node.length
         if writer is None:
             self._offer(node)
         return node
+
+    def remember_evicted(self, node: Node, keep: int) -> None:
+        """So that a later miss can be told from tokens never seen. Bounded per node, gone with it."""
+        assert node.parent is not None
+        holder = node if keep else node.parent
+        start = keep * keys.TOKEN_BYTES
+        if keep or holder.ghosts is None:
+            holder.ghosts = set()
+        if len(holder.ghosts) < _MOST_GHOSTS:
+            holder.ghosts.add(node.key[start : start + self._page_bytes])
+
+    def ghosts(self, namespace: Namespace) -> set[bytes] | None:
+        """First pages of what was evicted right behind the root."""
+        root = self.roots.get(namespace)
+        return self._lost_namespaces.get(namespace) if root is None else root.ghosts
 
     def cut(self, node: Node, length: int) -> Slots:
         """Keep the first `length` tokens of a leaf; 0 removes it. Returns the slots that left the tree."""
@@ -171,12 +235,16 @@ class RadixTree:
 
     def _offer(self, node: Node) -> None:
         if node.locks == 0 and node.is_leaf and node.parent is not None:
-            self._on_evictable_leaf(node)
+            self._evictor.offer(node)
 
     def _drop_if_empty(self, node: Node) -> None:
         """Salts come and go: a root that holds nothing must not stay."""
         if isinstance(node, Root) and node.is_leaf and node.locks == 0:
             self.roots.pop(node.namespace, None)
+            if node.ghosts:
+                self._lost_namespaces[node.namespace] = node.ghosts
+            if len(self._lost_namespaces) > _MOST_LOST_NAMESPACES:
+                del self._lost_namespaces[next(iter(self._lost_namespaces))]
 
     # -- the step in flight
 
@@ -186,6 +254,11 @@ class RadixTree:
         self._in_flight.append(node)
         if ready == node.length:
             node.writer = None
+
+    @property
+    def in_flight(self) -> list[Node]:
+        """Nodes of which the step in flight computes a part, [settled, ready)."""
+        return [node for node in self._in_flight if node.parent is not None]
 
     def settle(self) -> None:
         """The step in flight has ended well."""
@@ -197,7 +270,7 @@ class RadixTree:
         """The step in flight has failed: take out all that it was to compute, and whatever stands below."""
         gone: list[Slots] = []
         for node in sorted(self._in_flight, key=lambda node: node.start):
-            if node.parent is not None:
+            if node.parent is not None:  # else it went with a node above
                 gone.extend(self._cut_subtree(node, self.floor(node.settled)))
         self._in_flight.clear()
         return gone

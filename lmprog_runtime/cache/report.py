@@ -1,11 +1,12 @@
-"""The cache, made visible."""
+"""The cache, made visible: a tree for people, one for programs, and why a prompt was not a hit."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from lmprog_runtime.cache import keys
-from lmprog_runtime.cache.node import Node
+from lmprog_runtime.cache.node import Namespace, Node, Root, path
 
 if TYPE_CHECKING:
     from lmprog_runtime.cache.manager import CacheManager
@@ -22,16 +23,133 @@ def pretty(cache: CacheManager) -> str:
     ]
     for namespace, root in tree.roots.items():
         lines.append(f"namespace {namespace}")
-        stack = [(child, 1) for child in reversed(root.children.values())]
-        while stack:
-            node, depth = stack.pop()
-            lines.append("  " * depth + _line(node))
-            stack.extend((child, depth + 1) for child in reversed(node.children.values()))
+        lines += ["  " * depth + _line(node) for node, depth in _below(root)]
     return "\n".join(lines)
+
+
+def _below(root: Root) -> Iterator[tuple[Node, int]]:
+    stack = [(child, 1) for child in reversed(root.children.values())]
+    while stack:
+        node, depth = stack.pop()
+        yield node, depth
+        stack.extend((child, depth + 1) for child in reversed(node.children.values()))
 
 
 def _line(node: Node) -> str:
     ids = keys.decode(node.key[: _SHOWN_TOKENS * keys.TOKEN_BYTES])
     tokens = " ".join(map(str, ids)) + (" ..." if node.length > _SHOWN_TOKENS else "")
     promised = f", {node.length - node.ready} promised by {node.writer}" if node.writer is not None else ""
-    return f"[{node.start}, {node.end}) {tokens} | locks {node.locks}, hits {node.hits}, used {node.used}{promised}"
+    marks = (", dead" if node.is_dead else "") + (", will return" if node.returning else "")
+    counts = f"locks {node.locks}, hits {node.hits}, used {node.used}"
+    return f"[{node.start}, {node.end}) {tokens} | {counts}{promised}{marks}"
+
+
+def dump(cache: CacheManager) -> dict[str, Any]:
+    """Plain JSON types. Nodes are a flat list, parents first, so that any depth can be written."""
+    tree = cache.tree
+    return {
+        "slots": cache.num_slots,
+        "page_size": cache.page_size,
+        "free": cache.slots.free_count,
+        "evictable": tree.evictable,
+        "protected": tree.protected,
+        "leased": tree.leased,
+        "held": cache.held,
+        "rows": len(cache.rows),
+        "namespaces": [
+            {"namespace": list(namespace), "nodes": [_plain(node) for node, _ in _below(root)]}
+            for namespace, root in tree.roots.items()
+        ],
+    }
+
+
+def _plain(node: Node) -> dict[str, Any]:
+    parent = node.parent
+    return {
+        "id": node.serial,
+        "parent": parent.serial if parent is not None and not isinstance(parent, Root) else None,
+        "start": node.start,
+        "token_ids": keys.decode(node.key),
+        "ready": node.ready,
+        "locks": node.locks,
+        "leases": node.leases,
+        "hits": node.hits,
+        "used": node.used,
+        "dead": node.is_dead,
+        "returning": node.returning,
+    }
+
+
+Reason = Literal["all cached", "being computed", "other namespace", "evicted", "never seen", "cache off"]
+
+
+class Explanation(NamedTuple):
+    """Why a prompt is cached as far as it is. The last token is always computed, so "all cached" means all but it."""
+
+    reason: Reason
+    matched: int  # tokens that need not be computed
+    total: int
+    path: tuple[tuple[int, int, int], ...]  # start, end and hits of each node that matches
+    known_next: tuple[int, ...]  # what the cache has at position `matched` instead: first tokens of the branches there
+    namespace: Namespace | None  # one with a longer match, for "other namespace"
+
+    def __str__(self) -> str:
+        cause = {
+            "all cached": "all of it that can be",
+            "being computed": "the next ones are being computed right now",
+            "other namespace": f"namespace {self.namespace} has more, and is not shared",
+            "evicted": "the next ones were cached and evicted",
+            "never seen": f"never seen; it only knows {list(self.known_next)} here"
+            if self.known_next
+            else "never seen",
+            "cache off": "the cache is switched off",
+        }
+        return f"{self.matched} of {self.total} tokens are cached: {cause[self.reason]}."
+
+
+def explain(cache: CacheManager, namespace: Namespace, token_ids: Sequence[int]) -> Explanation:
+    key, total = keys.encode(token_ids), len(token_ids)
+    match = cache.match(namespace, key, total - 1)
+    nodes = () if match is None else tuple(path(match.node))
+    matched = 0 if match is None else match.length
+    hits = tuple((node.start, min(node.end, matched), node.hits) for node in nodes)
+    branch = cache.tree.roots.get(namespace) if match is None else match.node
+    ends_inside = match is not None and match.offset < match.node.length
+    following = _following(branch, ends_inside, matched)
+    better = _better_namespace(cache, namespace, key, matched)
+    reason: Reason = "never seen"
+    if not cache.config.enabled:
+        reason = "cache off"
+    elif matched >= cache.tree.floor(total - 1):
+        reason = "all cached"
+    elif match is not None and match.promised:
+        reason = "being computed"
+    elif not ends_inside and _was_evicted(cache, namespace, branch, key, matched):
+        reason = "evicted"
+    elif better is not None:
+        reason = "other namespace"
+    return Explanation(reason, matched, total, hits, following, better if reason == "other namespace" else None)
+
+
+def _following(branch: Node | None, ends_inside: bool, matched: int) -> tuple[int, ...]:
+    if branch is None:
+        return ()
+    if ends_inside:
+        at = matched - branch.start
+        return (keys.decode(keys.piece(branch.key, at, at + 1))[0],)
+    shown = list(branch.children.values())[:_SHOWN_TOKENS]
+    return tuple(keys.decode(child.key[: keys.TOKEN_BYTES])[0] for child in shown)
+
+
+def _was_evicted(cache: CacheManager, namespace: Namespace, branch: Node | None, key: bytes, matched: int) -> bool:
+    ghosts = cache.tree.ghosts(namespace) if branch is None else branch.ghosts
+    return ghosts is not None and keys.piece(key, matched, matched + cache.page_size) in ghosts
+
+
+def _better_namespace(cache: CacheManager, namespace: Namespace, key: bytes, matched: int) -> Namespace | None:
+    best, longest = None, matched
+    for other in cache.tree.roots:
+        match = cache.tree.match(other, key)
+        if other != namespace and match is not None and match.length > longest:
+            best, longest = other, match.length
+    return best

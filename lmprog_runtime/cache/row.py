@@ -22,12 +22,13 @@ class Row:
     # [shared, allocated)  ours
     """
 
-    __slots__ = ("_slots", "allocated", "node", "serial", "shared")
+    __slots__ = ("_slots", "allocated", "node", "priority", "serial", "shared")
 
-    def __init__(self, node: Node, prefix: Slots) -> None:
+    def __init__(self, node: Node, prefix: Slots, priority: int = 0) -> None:
         self.node = node
         self.shared = self.allocated = len(prefix)
         self._slots = prefix
+        self.priority = priority  # of its request
         self.serial = next(_serials)
 
     @property

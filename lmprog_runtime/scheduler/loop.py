@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import count
 
+from lmprog_runtime.cache.lease import Lease
 from lmprog_runtime.cache.manager import CacheManager
 from lmprog_runtime.cache.radix_tree import Match
 from lmprog_runtime.cache.row import Row
@@ -106,22 +107,23 @@ class Scheduler:
         self._end(sequence)
 
     def finish(self, sequence: Sequence, *, dead: bool = False) -> None:
-        """Publish what is computed; the lock goes to the sequence's lease, if it has one, else away."""
+        """Publish what is computed; the lock goes to the sequence's lease, if it has one, else away. `dead`: nobody
+        will ask for what it added to its prefix, so the lease does not move and the addition is evicted first."""
         assert sequence.state is not State.FINISHED, "a sequence is finished once"
-        self._end(sequence, keep_lease=not dead)
+        self._end(sequence, None if dead else sequence.lease, dead_from=sequence.cached_tokens if dead else None)
 
-    def _end(self, sequence: Sequence, *, keep_lease: bool = False) -> None:
+    def _end(self, sequence: Sequence, lease: Lease | None = None, dead_from: int | None = None) -> None:
         if sequence.row is None:
             self.waiting.remove(sequence)
         else:
             self.running.remove(sequence)
-            self._release(sequence, keep_lease=keep_lease)
+            self._release(sequence, lease, dead_from)
         sequence.state = State.FINISHED
 
-    def _release(self, sequence: Sequence, *, keep_lease: bool = False) -> None:
+    def _release(self, sequence: Sequence, lease: Lease | None = None, dead_from: int | None = None) -> None:
         assert sequence.row is not None
         computed = min(sequence.computed, len(sequence.token_ids))
-        self.cache.release(sequence.row, sequence.key(), computed, sequence.lease if keep_lease else None)
+        self.cache.release(sequence.row, sequence.key(), computed, lease, dead_from)
         sequence.row = None
 
     # -- a step
@@ -283,7 +285,9 @@ class Scheduler:
         missing = sequence.total - (0 if match is None else match.length)
         keep_free = self.config.decode_reserve * len(self.running)
         first = not sequence.admitted_before
-        return self.cache.open_row(sequence.namespace, match, missing, keep_free=keep_free, hit=first)
+        return self.cache.open_row(
+            sequence.namespace, match, missing, keep_free=keep_free, hit=first, priority=sequence.priority
+        )
 
     def _start(self, sequence: Sequence, row: Row, cached: int) -> None:
         self.waiting.remove(sequence)

@@ -10,6 +10,7 @@ import pytest
 
 from lmprog_runtime.cache import CacheConfig, CacheManager, Lease, Row
 from lmprog_runtime.cache import keys as token_keys
+from lmprog_runtime.cache.events import CacheEvent, prefix_hash
 from lmprog_runtime.cache.node import Namespace
 
 Prefix = tuple[Namespace, tuple[int, ...]]
@@ -28,12 +29,41 @@ class Live:
         return token_keys.encode(self.tokens)
 
 
+class Mirror:
+    """What a router knows that only hears the events."""
+
+    def __init__(self, page_size: int) -> None:
+        self.page_size = page_size
+        self.prefixes: set[Prefix] = set()
+        self._by_hash: dict[str, Prefix] = {prefix_hash(namespace, b""): (namespace, ()) for namespace in NAMESPACES}
+
+    def note(self, event: CacheEvent) -> None:
+        if event.kind == "cleared":
+            self.prefixes.clear()
+            return
+        namespace, before = self._by_hash[event.parent]
+        assert (namespace, len(before)) == (event.namespace, event.start)
+        tokens = before + event.token_ids
+        assert event.hash == prefix_hash(namespace, token_keys.encode(tokens))
+        ends = range(event.start + self.page_size, len(tokens) + 1, self.page_size)
+        piece = {(namespace, tokens[:end]) for end in ends}
+        if event.kind == "stored":
+            assert not piece & self.prefixes
+            self.prefixes |= piece
+            self._by_hash.update({prefix_hash(namespace, token_keys.encode(p[1])): p for p in piece})
+        else:
+            assert piece <= self.prefixes
+            self.prefixes -= piece
+
+
 class Model:
     """Drives a cache as a scheduler would, one whole "forward pass" at a time, and keeps the truth beside it."""
 
-    def __init__(self, seed: int, num_slots: int, page_size: int) -> None:
+    def __init__(self, seed: int, num_slots: int, page_size: int, policy: str = "lru") -> None:
         self.random = random.Random(seed)
-        self.cache = CacheManager(CacheConfig(num_slots=num_slots, page_size=page_size, debug_owners=True))
+        self.mirror = Mirror(page_size)
+        config = CacheConfig(num_slots=num_slots, page_size=page_size, policy=policy, debug_owners=True)
+        self.cache = CacheManager(config, on_event=self.mirror.note)
         self.written: dict[int, Prefix] = {}  # slot -> the prefix whose last token's KV it holds
         self.known: set[Prefix] = set()  # whole pages that a match must find
         self.live: list[Live] = []
@@ -105,18 +135,36 @@ class Model:
 
     def finish_to_lease(self) -> None:
         for live in self.pick():
-            lease = self.cache.open_lease()
-            self.release(live, lease)
-            assert lease.node is not None
-            self.leases.append((lease, live.namespace, live.tokens[: lease.node.end]))
+            self.release(live, lease := self.cache.open_lease())
+            self.keep(lease, live.namespace, live.tokens)
+
+    def keep(self, lease: Lease, namespace: Namespace, tokens: list[int]) -> None:
+        if lease.node is not None:  # else it passed the limit at once
+            self.leases.append((lease, namespace, tokens[: lease.node.end]))
 
     def end_lease(self) -> None:
         if self.leases:
-            lease, _, _ = self.leases.pop(self.random.randrange(len(self.leases)))
+            lease, _, tokens = self.leases.pop(self.random.randrange(len(self.leases)))
+            self.cache.close_lease(lease, self.random.choice([None, self.random.randrange(len(tokens) + 1)]))
             self.cache.close_lease(lease)
+
+    def fork_lease(self) -> None:
+        if self.leases:
+            lease, namespace, tokens = self.random.choice(self.leases)
+            self.keep(self.cache.fork_lease(lease), namespace, tokens)
+
+    def soften(self) -> None:
+        if self.leases:
+            self.cache.will_return(self.random.choice(self.leases)[0])
 
     def revoke(self) -> None:
         self.cache.revoke_lease()
+
+    def finish_dead(self) -> None:
+        for live in self.pick():
+            self.live.remove(live)
+            self.cache.release(live.row, live.key, live.computed, dead_from=self.random.randrange(len(live.tokens)))
+            self.note_known(live, live.computed)
 
     def shrink(self) -> None:
         for live in self.pick():
@@ -171,7 +219,7 @@ class Model:
             }
             assert not gone & kept
         for lease, namespace, tokens in self.leases:
-            if lease.node is not None:
+            if lease.node is not None and not lease.is_soft:
                 assert not gone & {(namespace, tuple(tokens[:end])) for end in range(1, len(tokens) + 1)}
         self.known -= gone
         return gone
@@ -187,19 +235,31 @@ class Model:
 
 OPERATIONS = {
     Model.open: 6, Model.forward: 6, Model.publish: 2, Model.grow: 3, Model.finish: 2, Model.finish_to_lease: 1,
-    Model.end_lease: 1, Model.revoke: 0.3, Model.shrink: 1, Model.evict: 1, Model.flush: 0.1,
+    Model.end_lease: 1, Model.fork_lease: 0.5, Model.soften: 0.5, Model.finish_dead: 1, Model.revoke: 0.3, Model.shrink: 1, Model.evict: 1, Model.flush: 0.1,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("seed", "num_slots", "page_size", "steps"), [(0, 64, 1, 10_000), (1, 96, 4, 3000), (2, 200, 1, 1500)]
+    ("policy", "num_slots", "page_size", "steps"),
+    [
+        ("lru", 64, 1, 10_000),
+        ("lru", 96, 4, 2000),
+        ("lfu", 200, 1, 1000),
+        ("slru", 64, 1, 1000),
+        ("fifo", 64, 2, 1000),
+        ("priority", 64, 1, 1000),
+        ("cost", 64, 1, 1000),
+    ],
 )
-def test_random_operations_agree_with_a_dict_of_prefixes(seed: int, num_slots: int, page_size: int, steps: int) -> None:
-    model = Model(seed, num_slots, page_size)
+def test_random_operations_agree_with_a_dict_of_prefixes(
+    policy: str, num_slots: int, page_size: int, steps: int
+) -> None:
+    model = Model(steps + num_slots, num_slots, page_size, policy)
     for _ in range(steps):
         [operation] = model.random.choices(list(OPERATIONS), weights=list(OPERATIONS.values()))
         operation(model)
         model.cache.check()
+        assert model.mirror.prefixes == model.known
     for live in model.live.copy():
         model.release(live)
     for lease, _, _ in model.leases:
@@ -209,7 +269,7 @@ def test_random_operations_agree_with_a_dict_of_prefixes(seed: int, num_slots: i
     assert model.cache.slots.free_count == model.cache.num_slots
     assert not model.cache.tree.roots
     counters = model.cache.counters
-    assert min(counters.evicted, counters.deduplicated, counters.revoked_leases) > 0
+    assert min(counters.evicted, counters.deduplicated, model.cache.leases.revoked) > 0
 
 
 def test_freed_slots_are_few_runs_again() -> None:
