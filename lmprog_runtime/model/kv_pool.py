@@ -48,7 +48,7 @@ class KvPool:
     def write(self, slots: NDArray[np.int32], rows: NDArray[np.uint8]) -> None:
         """Put back what `read` gave, into the same or other slots."""
         layers, _, *row = self.data.shape
-        raw = torch.from_numpy(np.ascontiguousarray(rows)).view(self.data.dtype)
+        raw = torch.from_numpy(np.array(rows).reshape(-1)).view(self.data.dtype)  # a copy: rows may be read-only
         values = raw.reshape(len(slots), layers, *row).to(self.data.device)
         self.data[:, self._index(slots)] = values.transpose(0, 1)
 
