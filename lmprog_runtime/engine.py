@@ -103,6 +103,7 @@ class Engine:
         self._is_stopping = False
         self.steps = 0
         self.failed_steps = 0
+        self.generated_tokens = 0
         self._thread = threading.Thread(target=self._run, name="lmprog-engine", daemon=True)
         self._thread.start()
 
@@ -138,6 +139,10 @@ class Engine:
         self._commands.put(lambda: _resolve(future, function))
         return future
 
+    def namespace(self, salt: str | None) -> tuple[object, ...]:
+        """Key of the prefixes that requests with this salt share: (model revision, adapter, salt)."""
+        return (self._namespace, None, salt)
+
     @property
     def is_alive(self) -> bool:
         return self._thread.is_alive() and not self._is_stopping
@@ -150,7 +155,7 @@ class Engine:
         self._thread.join()
         self._compile_threads.shutdown(wait=True)
 
-    # -- preparation: checks on the caller's thread, compilation on its own ---------------------------------------------
+    # -- preparation: checks on the caller's thread, compilation on its own ----------------------------------------
 
     def _prepare(self, job_id: int, request: GenerateRequest | ScoreRequest, sink: Sink, group: _Group) -> None:
         if self._is_stopping:
@@ -306,7 +311,7 @@ class Engine:
         return Sequence(
             token_ids=list(request.token_ids),
             prompt_length=len(request.token_ids),
-            namespace=(self._namespace, None, request.salt),
+            namespace=self.namespace(request.salt),
             priority=request.priority,
             use_cache=request.use_cache,
             lease=request.lease,
@@ -369,6 +374,7 @@ class Engine:
                 continue
             accepted = job.accept(token)
             self.scheduler.append(sequence, accepted.token_ids)
+            self.generated_tokens += len(accepted.token_ids)
             if accepted.is_finished:
                 self._finish(job, sequence)
 

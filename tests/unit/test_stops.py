@@ -1,4 +1,4 @@
-"""Stop strings: streamed in any pieces, the shown text is the text before the first stop, and nothing of a stop leaks."""
+"""Stop strings: streamed in any pieces, the text before the first stop is shown, and nothing of a stop leaks."""
 
 from __future__ import annotations
 

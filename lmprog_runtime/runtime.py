@@ -1,0 +1,142 @@
+"""A model, ready to run: puts its files, executor, tokenizer, cache, scheduler, constraints and engine together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, TypeVar
+
+from lmprog_runtime.inspection import CacheView
+
+from lmprog_runtime.cache import CacheConfig, CacheManager
+from lmprog_runtime.config import RuntimeConfig
+from lmprog_runtime.constraint.compiler import compile_constraint, prefix_constraint
+from lmprog_runtime.constraint.vocabulary import Vocabulary
+from lmprog_runtime.engine import Engine
+from lmprog_runtime.model.chat import ChatTemplate
+from lmprog_runtime.model.executor import Executor, load_executor
+from lmprog_runtime.model.files import ModelFiles
+from lmprog_runtime.model.hub import resolve_model
+from lmprog_runtime.model.tokenizer import Tokenizer, load_tokenizer
+from lmprog_runtime.scheduler import Scheduler, SchedulerConfig
+
+T = TypeVar("T")
+
+
+class LocalRuntime:
+    """One loaded model and its engine. `close()` ends the engine thread and gives the memory back."""
+
+    def __init__(self, files: ModelFiles, executor: Executor, tokenizer: Tokenizer, config: RuntimeConfig) -> None:
+        self.files, self.executor, self.tokenizer, self.config = files, executor, tokenizer, config
+        self.chat = ChatTemplate(files.chat_template, tokenizer)
+        context = min(config.context_length or executor.context_length, executor.context_length)
+        cache = CacheManager(_cache_config(config, executor.num_slots))
+        self.engine = Engine(
+            executor,
+            tokenizer,
+            Scheduler(_scheduler_config(config, context), cache),
+            cache,
+            _Compiler(tokenizer),
+            namespace=files.revision,
+            context_length=context,
+            jump_forward=config.jump_forward,
+            check_every_step=config.debug_checks,
+        )
+        self.cache = CacheView(self.engine)
+
+    @classmethod
+    def start(cls, **settings: Any) -> LocalRuntime:
+        """Load a model and start its engine. `settings` are the fields of RuntimeConfig; TypeError for others."""
+        return cls.from_config(RuntimeConfig.from_keywords(**settings))
+
+    @classmethod
+    def from_config(cls, config: RuntimeConfig) -> LocalRuntime:
+        files = resolve_model(config.model)
+        executor = load_executor(
+            files,
+            kind=config.executor,
+            dtype=config.dtype,
+            device=config.device,
+            threads=config.threads,
+            num_slots=config.max_total_tokens,
+        )
+        return cls(files, executor, load_tokenizer(files), config)
+
+    def flush_cache(self) -> int:
+        """Drop every prefix that nothing is using. Returns the number of tokens dropped."""
+        return self.on_engine(self.engine.cache.flush)
+
+    def on_engine(self, function: Callable[[], T]) -> T:
+        """Run a function on the engine thread between two steps and wait for its result."""
+        return self.engine.call(function).result()
+
+    def statistics(self) -> dict[str, Any]:
+        """Counters and gauges of engine, scheduler and cache."""
+        return {**self.on_engine(self._read_statistics), "radix_cache": self.cache.statistics()}
+
+    def _read_statistics(self) -> dict[str, Any]:
+        engine, scheduler = self.engine, self.engine.scheduler
+        return {
+            "running": len(scheduler.running),
+            "waiting": len(scheduler.waiting),
+            "steps": engine.steps,
+            "failed_steps": engine.failed_steps,
+            "computed_tokens": scheduler.counters.computed_tokens,
+            "generated_tokens": engine.generated_tokens,
+            "preemptions": scheduler.counters.preemptions,
+        }
+
+    def info(self) -> dict[str, Any]:
+        """What is running, for people and programs."""
+        executor = self.executor
+        return {
+            "model": self.config.model,
+            "revision": self.files.revision,
+            "executor": executor.name,
+            "dtype": executor.dtype,
+            "device": executor.device,
+            "vocab_size": executor.vocab_size,
+            "context_length": self.engine.context_length,
+            "max_total_tokens": executor.num_slots,
+        }
+
+    def close(self) -> None:
+        self.engine.shutdown()
+
+
+class _Compiler:
+    """Constraints of requests as grammars over this model's tokens."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    @cached_property
+    def _vocabulary(self) -> Vocabulary:
+        tokenizer = self._tokenizer
+        return Vocabulary(tokenizer.token_bytes, tokenizer.eos_ids, tokenizer.special_ids, tokenizer.encode)
+
+    def __call__(self, constraint: Constraint | None, prefix_text: bytes) -> Grammar:
+        grammar = compile_constraint(constraint, self._vocabulary) if constraint is not None else None
+        if prefix_text:
+            return prefix_constraint(prefix_text, grammar, self._vocabulary)
+        assert grammar is not None, "a request without constraint and held-back text needs no grammar"
+        return grammar
+
+
+def _cache_config(config: RuntimeConfig, num_slots: int) -> CacheConfig:
+    return CacheConfig(
+        num_slots=num_slots,
+        page_size=config.page_size,
+        policy=config.eviction_policy,
+        enabled=not config.disable_radix_cache,
+        debug_owners=config.debug_checks,
+    )
+
+
+def _scheduler_config(config: RuntimeConfig, context_length: int) -> SchedulerConfig:
+    return SchedulerConfig(
+        context_length=context_length,
+        step_tokens=config.step_tokens,
+        max_running=config.max_running,
+        policy=config.schedule_policy,
+    )
