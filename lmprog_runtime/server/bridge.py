@@ -1,0 +1,66 @@
+"""From asyncio to the engine thread and back. Leaving a run early, for whatever reason, aborts it in the engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Any
+
+from lmprog_runtime.engine import Engine
+from lmprog_runtime.request import Completion, Delta, GenerateRequest, ScoreRequest, ScoreResult, Sink
+
+Request = GenerateRequest | ScoreRequest
+Event = Delta | Completion | ScoreResult
+
+
+class Runs:
+    """Some requests that were submitted together, as an async context: on exit those not finished are aborted."""
+
+    def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
+        self._engine, self._requests = engine, list(requests)
+        self._queue: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self._ids: list[int] = []
+        self._unfinished = set(range(len(self._requests)))
+
+    async def __aenter__(self) -> Runs:
+        sinks = [self._sink(index) for index in range(len(self._requests))]
+        self._ids = await asyncio.to_thread(self._engine.submit_group, self._requests, sinks)
+        return self
+
+    async def __aexit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        for index in self._unfinished:
+            self._engine.abort(self._ids[index])
+
+    def _sink(self, index: int) -> Sink:
+        def put(event: Any) -> None:
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, (index, event))
+
+        return Sink(delta=put, done=put, fail=put)
+
+    async def events(self) -> AsyncIterator[tuple[int, Event]]:
+        """(index of the request, event), as they come, until all have ended. Raises what a request failed with."""
+        while self._unfinished:
+            index, event = await self._queue.get()
+            if not isinstance(event, Delta):
+                self._unfinished.discard(index)
+            if isinstance(event, BaseException):
+                raise event
+            yield index, event
+
+    async def results(self) -> list[Any]:
+        """The final results, in the order of the requests."""
+        found: dict[int, Any] = {}
+        async for index, event in self.events():
+            if not isinstance(event, Delta):
+                found[index] = event
+        return [found[index] for index in range(len(self._requests))]
+
+
+async def run_all(engine: Engine, requests: Sequence[Request]) -> list[Any]:
+    """Completions or score results of requests, in order."""
+    async with Runs(engine, requests) as runs:
+        return await runs.results()

@@ -1,0 +1,165 @@
+"""POST /v1/chat/completions: OpenAI's chat, with tools, structured outputs, streaming and the reasoning split."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+from lmprog_runtime.errors import RequestRefused
+from lmprog_runtime.request import Completion, Delta, GenerateRequest, TokenLogprob
+from lmprog_runtime.runtime import LocalRuntime
+from lmprog_runtime.server.bridge import Runs
+from lmprog_runtime.server.common import Reply, new_id, now, usage_block
+from lmprog_runtime.server.completions import sample_seed
+from lmprog_runtime.server.prompts import chat_ids
+from lmprog_runtime.server.protocol import ChatRequest
+from lmprog_runtime.server.splitting import Piece, Splitter
+from lmprog_runtime.server.tools import ToolPlan, tool_plan
+
+
+class ChatCall:
+    """One request to /v1/chat/completions and how its answer is put together."""
+
+    def __init__(self, runtime: LocalRuntime, request: ChatRequest) -> None:
+        self.runtime, self.request = runtime, request
+        self.id, self.created = new_id("chatcmpl"), now()
+        self.plan: ToolPlan = tool_plan(request)
+        self._check()
+
+    def _check(self) -> None:
+        request = self.request
+        if request.max_tokens is not None and request.max_completion_tokens is not None:
+            raise RequestRefused("max_tokens and max_completion_tokens were both given; keep max_completion_tokens.")
+        if request.top_logprobs is not None and not request.logprobs:
+            raise RequestRefused("top_logprobs needs logprobs to be true.")
+        if request.continue_final_message and request.messages[-1].role != "assistant":
+            raise RequestRefused("continue_final_message needs the last message to be the assistant's.")
+
+    async def requests(self) -> list[GenerateRequest]:
+        request = self.request
+        ids = await asyncio.to_thread(
+            chat_ids,
+            self.runtime,
+            request.messages,
+            tools=request.tools if self.plan.is_shown else None,
+            add_generation_prompt=request.add_generation_prompt,
+            continue_final_message=request.continue_final_message,
+        )
+        params = request.params(
+            max_tokens=request.max_completion_tokens or request.max_tokens,
+            logprobs=request.logprobs,
+            top_logprobs=request.top_logprobs,
+        )
+        constraint = self.plan.constraint or request.constraint()
+        return [
+            GenerateRequest(
+                ids,
+                replace(params, seed=sample_seed(request.seed, index)),
+                constraint=constraint,
+                salt=request.cache_salt,
+                priority=request.priority,
+            )
+            for index in range(request.n)
+        ]
+
+    async def answer(self) -> Reply:
+        requests = await self.requests()
+        async with Runs(self.runtime.engine, requests) as runs:
+            results: list[Completion] = await runs.results()
+        choices = [self._choice(index, result) for index, result in enumerate(results)]
+        body = {"id": self.id, "object": "chat.completion", "created": self.created, "model": self.request.model}
+        return Reply({**body, "choices": choices, "usage": usage_block(results, self.request.n)})
+
+    def _splitter(self) -> Splitter:
+        return Splitter(self.plan, reasoning=self.request.separate_reasoning)
+
+    def _choice(self, index: int, result: Completion) -> dict[str, Any]:
+        splitter = self._splitter()
+        pieces = [*splitter.push(result.text), *splitter.end()]
+        message = _message(pieces)
+        return {
+            "index": index,
+            "message": message,
+            "logprobs": self._logprobs(list(result.logprobs)),
+            "finish_reason": _finish_reason(result, has_calls="tool_calls" in message),
+            "stop_reason": result.matched_stop,
+        }
+
+    async def stream(self) -> AsyncIterator[dict[str, Any]]:
+        requests = await self.requests()
+        splitters = [self._splitter() for _ in requests]
+        results: dict[int, Completion] = {}
+        async with Runs(self.runtime.engine, requests) as runs:
+            for index in range(len(requests)):
+                yield self._chunk(index, {"role": "assistant", "content": ""})
+            async for index, event in runs.events():
+                if isinstance(event, Delta):
+                    for chunk in self._delta_chunks(index, splitters[index].push(event.text), event):
+                        yield chunk
+                elif isinstance(event, Completion):
+                    results[index] = event
+                    for piece in splitters[index].end():
+                        yield self._chunk(index, piece.delta())
+                    reason = _finish_reason(event, has_calls=splitters[index].has_calls)
+                    yield self._chunk(index, {}, reason=reason)
+        if self.request.stream_options and self.request.stream_options.include_usage:
+            usage = usage_block([results[index] for index in range(len(requests))], self.request.n)
+            yield {**self._chunk(0, {}), "choices": [], "usage": usage}
+
+    def _delta_chunks(self, index: int, pieces: list[Piece], event: Delta) -> list[dict[str, Any]]:
+        """One chunk per piece; the event's logprobs travel with the first."""
+        logprobs = self._logprobs(list(event.logprobs))
+        if not pieces and logprobs:
+            return [self._chunk(index, {}, logprobs=logprobs)]
+        return [self._chunk(index, piece.delta(), logprobs=None if at else logprobs) for at, piece in enumerate(pieces)]
+
+    def _chunk(
+        self, index: int, delta: dict[str, Any], *, reason: str | None = None, logprobs: Any = None
+    ) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+        head = {"id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": self.request.model}
+        return {**head, "choices": [choice]}
+
+    def _logprobs(self, entries: list[TokenLogprob]) -> dict[str, Any] | None:
+        if not self.request.logprobs:
+            return None
+        return {"content": [self._token_entry(entry) for entry in entries]}
+
+    def _token_entry(self, entry: TokenLogprob) -> dict[str, Any]:
+        top = [self._token(token_id, logprob) for token_id, logprob in entry.top[: self.request.top_logprobs or 0]]
+        return {**self._token(entry.token_id, entry.logprob), "top_logprobs": top}
+
+    def _token(self, token_id: int, logprob: float | None) -> dict[str, Any]:
+        data = self.runtime.tokenizer.decode_bytes([token_id])
+        return {"token": data.decode(errors="replace"), "logprob": logprob, "bytes": list(data)}
+
+
+def _message(pieces: list[Piece]) -> dict[str, Any]:
+    content = "".join(piece.text for piece in pieces if piece.kind == "content")
+    reasoning = "".join(piece.text for piece in pieces if piece.kind == "reasoning")
+    calls = _calls(pieces)
+    message: dict[str, Any] = {"role": "assistant", "content": content if content or not calls else None}
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _calls(pieces: list[Piece]) -> list[dict[str, Any]]:
+    calls: dict[int, dict[str, Any]] = {}
+    for piece in pieces:
+        if piece.kind != "call":
+            continue
+        call = calls.setdefault(
+            piece.call_index,
+            {"id": piece.call_id, "type": "function", "function": {"name": piece.name, "arguments": ""}},
+        )
+        call["function"]["arguments"] += piece.text
+    return [calls[index] for index in sorted(calls)]
+
+
+def _finish_reason(result: Completion, *, has_calls: bool) -> str:
+    return "tool_calls" if has_calls and result.finish_reason == "stop" else result.finish_reason

@@ -1,0 +1,212 @@
+"""Requests of the HTTP API as they come over the wire.
+
+An unknown field is refused by name, a number out of range with its limits; fields of the OpenAI API that cannot change
+an answer here (`user`, `metadata`, ...) are accepted as labels.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from lmprog_runtime.errors import RequestRefused
+from lmprog_runtime.request import Constraint, SamplingParams
+
+MOST_STOPS, MOST_CHOICES, MOST_N = 64, 5000, 128
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=False)
+
+
+class Sampling(Strict):
+    """Sampling fields that all generating routes share."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
+    stop_token_ids: Annotated[list[int], Field(max_length=MOST_STOPS)] | None = None
+    stop_regex: str | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    seed: int | None = None
+
+    def params(self, **more: Any) -> SamplingParams:
+        """The engine's parameters; `more` holds what differs between routes (max_tokens, logprobs)."""
+        names = Sampling.model_fields
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        if "logit_bias" in given:
+            given["logit_bias"] = _token_biases(given["logit_bias"])
+        if "stop" in given:
+            given["stop"] = (given["stop"],) if isinstance(given["stop"], str) else tuple(given["stop"])
+        if "stop_token_ids" in given:
+            given["stop_token_ids"] = tuple(given["stop_token_ids"])
+        return SamplingParams(**given, **{key: value for key, value in more.items() if value is not None})
+
+
+def _token_biases(biases: dict[str, float]) -> dict[int, float]:
+    for key in biases:
+        if not key.isdecimal():
+            raise RequestRefused(f"logit_bias has the key {key!r}; its keys are token ids.")
+    return {int(key): value for key, value in biases.items()}
+
+
+class JsonSchemaFormat(Strict):
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | bool = Field(alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Strict):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+
+
+class Constrained(Strict):
+    """The ways to say what an answer must match; at most one of them."""
+
+    response_format: ResponseFormat | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    json_schema: dict[str, Any] | bool | str | None = None
+    choices: Annotated[list[str], Field(min_length=1, max_length=MOST_CHOICES)] | None = None
+    whitespace: str | None = None
+
+    def constraint(self) -> Constraint | None:
+        """The engine's constraint, or None. RequestRefused when two are given."""
+        found = [part for part in (self._from_format(), *self._direct()) if part is not None]
+        if len(found) > 1:
+            kinds = " and ".join(kind for kind, _ in found)
+            raise RequestRefused(f"{kinds} were both given; an answer can follow one constraint only.")
+        if not found:
+            return None
+        kind, source = found[0]
+        return Constraint(kind, source, self.whitespace or "compact")  # type: ignore[arg-type]
+
+    def _direct(self) -> list[tuple[str, str] | None]:
+        schema = self.json_schema
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        return [
+            ("regex", self.regex) if self.regex is not None else None,
+            ("grammar", self.grammar) if self.grammar is not None else None,
+            ("json_schema", text) if schema is not None else None,
+            ("choices", json.dumps(self.choices)) if self.choices is not None else None,
+        ]
+
+    def _from_format(self) -> tuple[str, str] | None:
+        wanted = self.response_format
+        if wanted is None or wanted.type == "text":
+            return None
+        if wanted.type == "json_object":
+            return "json_schema", '{"type":"object"}'
+        if wanted.json_schema is None:
+            raise RequestRefused("response_format of type json_schema needs the field json_schema.")
+        return "json_schema", json.dumps(wanted.json_schema.schema_)
+
+
+class StreamOptions(Strict):
+    include_usage: bool = False
+    include_obfuscation: bool | None = None
+
+
+class Labels(Strict):
+    """Fields of the OpenAI API that cannot change an answer of this server; kept for its clients' sake."""
+
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+
+class Common(Sampling, Constrained, Labels):
+    model: str
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=MOST_N)] = 1
+    cache_salt: str | None = None
+    priority: int = 0
+    return_cached_tokens_details: bool = False
+
+
+Prompt = str | list[str] | list[int] | list[list[int]]
+
+
+class CompletionRequest(Common):
+    prompt: Prompt
+    max_tokens: int = 16
+    echo: bool = False
+    logprobs: Annotated[int, Field(ge=0, le=100)] | None = None
+    best_of: Annotated[int, Field(ge=1, le=MOST_N)] | None = None
+    suffix: str | None = None
+
+
+class TextPart(Strict):
+    type: Literal["text", "input_text", "output_text"]
+    text: str
+
+
+class FunctionCall(Strict):
+    name: str
+    arguments: str
+
+
+class ToolCall(Strict):
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class Message(Strict):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    refusal: None = None
+
+
+class FunctionSpec(Strict):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
+    strict: bool | None = None
+
+
+class Tool(Strict):
+    type: Literal["function"]
+    function: FunctionSpec
+
+
+class NamedFunction(Strict):
+    name: str
+
+
+class NamedTool(Strict):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class ChatRequest(Common):
+    messages: Annotated[list[Message], Field(min_length=1, max_length=10_000)]
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=512)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    separate_reasoning: bool = False

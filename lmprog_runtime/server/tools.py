@@ -1,0 +1,74 @@
+"""Tools of a chat request: what the model is shown, and what its answer must match.
+
+A required call is constrained to the envelope `{"name":...,"arguments":{...}}` of one of the tools, so its arguments
+always satisfy their schema. With tool_choice "auto" the model may answer in text or in `<tool_call>{...}</tool_call>`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from lmprog_runtime.errors import RequestRefused
+from lmprog_runtime.request import Constraint
+from lmprog_runtime.server.protocol import ChatRequest, NamedTool, Tool
+
+CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
+
+
+class ToolPlan(NamedTuple):
+    is_shown: bool = False  # the tools are part of the prompt
+    may_call: bool = False  # the answer may hold calls between tags
+    constraint: Constraint | None = None  # the whole answer is one call
+
+
+def tool_plan(request: ChatRequest) -> ToolPlan:
+    """RequestRefused when the choice names no tool, or a constraint is given beside a required call."""
+    choice = request.tool_choice or ("auto" if request.tools else "none")
+    if not request.tools:
+        if choice != "none":
+            raise RequestRefused("tool_choice was given without tools.")
+        return ToolPlan()
+    if choice == "none":
+        return ToolPlan()
+    if choice == "auto":
+        return ToolPlan(is_shown=True, may_call=request.constraint() is None)
+    if request.constraint() is not None:
+        raise RequestRefused(
+            "A required tool call and another constraint were both given; an answer can follow one only."
+        )
+    return ToolPlan(is_shown=True, constraint=_envelopes(_chosen(request.tools, choice)))
+
+
+def _chosen(tools: list[Tool], choice: str | NamedTool) -> list[Tool]:
+    if not isinstance(choice, NamedTool):
+        return tools
+    found = [tool for tool in tools if tool.function.name == choice.function.name]
+    if not found:
+        known = ", ".join(tool.function.name for tool in tools)
+        raise RequestRefused(f"tool_choice names {choice.function.name!r}; the tools given are {known}.")
+    return found
+
+
+def _envelopes(tools: list[Tool]) -> Constraint:
+    calls = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": tool.function.name}, "arguments": tool.function.parameters},
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        }
+        for tool in tools
+    ]
+    schema = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    return Constraint("json_schema", json.dumps(schema))
+
+
+def tool_text(tools: list[Tool]) -> str:
+    """A description of the tools, for models whose chat template has no place for them."""
+    lines = [json.dumps(tool.function.model_dump(exclude_none=True), ensure_ascii=False) for tool in tools]
+    return (
+        "You can call these functions:\n"
+        + "\n".join(lines)
+        + f'\nTo call one, answer with {CALL_OPEN}{{"name": ..., "arguments": {{...}}}}{CALL_CLOSE} and nothing else.'
+    )
