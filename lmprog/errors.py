@@ -6,6 +6,7 @@
     +-- UnknownParameter (TypeError)   a keyword nobody knows; guesses the typo
     +-- UnsupportedParameter (ValueError)  known, but this backend has no such thing; names both
     +-- NoBackend (RuntimeError)       a program was run with no backend given or set
+    +-- BlockingRead (RuntimeError)    a read that would block an event loop, or wait for itself
     +-- MissingDependency (ImportError)    an extra is not installed; names the pip command
     +-- BackendError                   the model side refused or failed; `.code` is stable over process borders
     |   +-- RequestRefused (ValueError)    the request is wrong; nothing was computed
@@ -48,6 +49,10 @@ class UnsupportedParameter(LmprogError, ValueError):
 
 
 class NoBackend(LmprogError, RuntimeError):
+    pass
+
+
+class BlockingRead(LmprogError, RuntimeError):
     pass
 
 
@@ -115,6 +120,13 @@ class IncompleteOutput(LmprogError, ValueError):
     def __init__(self, message: str, partial: str) -> None:
         super().__init__(message)
         self.partial = partial
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """`error.add_note` of Python 3.11, also on 3.10; the same note once."""
+    notes: list[str] = error.__dict__.setdefault("__notes__", [])
+    if note not in notes:
+        notes.append(note)
 
 
 def _codes(base: type[LmprogError]) -> dict[str, type[LmprogError]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from lmprog.backends.base import Usage
@@ -29,6 +30,7 @@ Status = Literal["waiting", "running", "done", "failed"]
 Source = Literal["prompt", "generated", "forced"]
 
 NO_USAGE = Usage()
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Segment(NamedTuple):
@@ -47,13 +49,13 @@ class Record:
     text: str = ""  # what the step put into the transcript; empty for states, forks and role marks
     status: Status = "waiting"
     usage: Usage = NO_USAGE  # of this record's own model call, children not counted
-    timing: Mapping[str, float] = field(default_factory=dict)  # as the backend reports: queue, first_token, total
-    meta: Mapping[str, Any] = field(default_factory=dict)  # finish_reason, matched_stop, choices, scores, ...
+    timing: Mapping[str, float] = field(default_factory=lambda: NOTHING)  # as the backend reports: queue, first_token, total
+    meta: Mapping[str, Any] = field(default_factory=lambda: NOTHING)  # finish_reason, matched_stop, choices, scores, ...
     started: float = 0.0
     ended: float = 0.0
-    location: str = ""  # "file.py:12" of the program line that appended the step
+    location: str = ""  # "path/file.py:12" of the program line that appended the step
     error: BaseException | None = None
-    children: list[Record] = field(default_factory=list)
+    children: list[Record] = field(default_factory=list, repr=False)
 
     def segments(self) -> list[Segment]:
         """The text by source. A backend that knows which text it forced reports `meta["segments"]`."""

@@ -1,0 +1,156 @@
+"""Structured programs for language models.
+
+    import lmprog
+
+    @lmprog.function
+    def capital(s, country):
+        s += f"The capital of {country} is" + lmprog.gen("city", max_tokens=8, stop=".")
+
+    print(capital.run(country="France", backend=lmprog.Runtime("smollm2-135m"))["city"])
+
+Importing this package is quick and loads no model library: backends load theirs when they are first named.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from lmprog.backends.base import Backend, Usage
+from lmprog.backends.scripted import ScriptedBackend, ScriptedCall
+from lmprog.choices import (
+    ChoicesMethod,
+    greedy_token_selection,
+    per_byte,
+    sum_logprob,
+    token_length_normalized,
+    unconditional_likelihood_normalized,
+)
+from lmprog.errors import (
+    BackendError,
+    BackendUnavailable,
+    BlockingRead,
+    Cancelled,
+    ConstraintInvalid,
+    ConstraintTooLarge,
+    ConstraintUnreachable,
+    ConstraintUnsupported,
+    EngineFailed,
+    IncompleteOutput,
+    InvalidArgument,
+    LmprogError,
+    MissingDependency,
+    ModelNotFound,
+    ModelUnsupported,
+    NoBackend,
+    PromptTooLong,
+    RequestRefused,
+    RunTimeout,
+    UnencodableText,
+    UnknownParameter,
+    UnknownVariable,
+    UnsupportedParameter,
+)
+from lmprog.forks import Branches
+from lmprog.language import (
+    assistant,
+    assistant_begin,
+    assistant_end,
+    gen,
+    gen_int,
+    gen_string,
+    role,
+    select,
+    special,
+    system,
+    system_begin,
+    system_end,
+    user,
+    user_begin,
+    user_end,
+)
+from lmprog.program import Program, Run, function
+from lmprog.record import Record
+from lmprog.sampling import Sampling
+from lmprog.settings import flush_cache, get_server_info, set_default_backend, use_backend
+from lmprog.state import State
+
+if TYPE_CHECKING:
+    from lmprog.backends.local import Runtime
+
+__version__ = "0.1.0"
+
+_LAZY = {"Runtime": "lmprog.backends.local"}  # backends that need more than the standard library
+
+__all__ = [
+    "Backend",
+    "BackendError",
+    "BackendUnavailable",
+    "BlockingRead",
+    "Branches",
+    "Cancelled",
+    "ChoicesMethod",
+    "ConstraintInvalid",
+    "ConstraintTooLarge",
+    "ConstraintUnreachable",
+    "ConstraintUnsupported",
+    "EngineFailed",
+    "IncompleteOutput",
+    "InvalidArgument",
+    "LmprogError",
+    "MissingDependency",
+    "ModelNotFound",
+    "ModelUnsupported",
+    "NoBackend",
+    "Program",
+    "PromptTooLong",
+    "Record",
+    "RequestRefused",
+    "Run",
+    "RunTimeout",
+    "Runtime",
+    "Sampling",
+    "ScriptedBackend",
+    "ScriptedCall",
+    "State",
+    "UnencodableText",
+    "UnknownParameter",
+    "UnknownVariable",
+    "UnsupportedParameter",
+    "Usage",
+    "assistant",
+    "assistant_begin",
+    "assistant_end",
+    "flush_cache",
+    "function",
+    "gen",
+    "gen_int",
+    "gen_string",
+    "get_server_info",
+    "greedy_token_selection",
+    "per_byte",
+    "role",
+    "select",
+    "set_default_backend",
+    "special",
+    "sum_logprob",
+    "system",
+    "system_begin",
+    "system_end",
+    "token_length_normalized",
+    "unconditional_likelihood_normalized",
+    "use_backend",
+    "user",
+    "user_begin",
+    "user_end",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'lmprog' has no attribute {name!r}")
+    return getattr(importlib.import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

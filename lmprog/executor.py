@@ -1,0 +1,362 @@
+"""The event-driven executor of one state: its steps run in order, each as soon as the one before has finished.
+
+There is no thread here. Whoever makes the next step possible runs it: the program's thread when it appends to an idle
+state, the backend's thread when a model call ends. Nothing blocks but `wait`, and that only until a step ends.
+
+    unstarted --start--> idle --append--> busy --model call--> calling --its end--> busy --no steps left--> idle
+    idle --end or failure--> done (the stream is closed)
+
+A failure is final: steps that have not begun never do, and every read raises the same exception object.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from functools import partial
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from lmprog.backends.base import PendingCall, Stream
+from lmprog.errors import BlockingRead, add_note
+from lmprog.record import Record
+from lmprog.timer import timer
+
+Callback = Callable[[], object]
+Predicate = Callable[[], bool]
+
+
+class Settings(NamedTuple):
+    """What holds for all states of one run."""
+
+    wants_deltas: bool = False  # the run streams
+    retries: int = 0  # how often a call is made again when the backend cannot be reached
+    is_async: bool = False  # the program is an `async def`: it must not block its event loop
+
+
+class Step(ABC):
+    """One thing to do on a stream."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+
+    @abstractmethod
+    def start(self, executor: Executor) -> bool:
+        """Do it. True: finished. False: something will call `executor.resume()`, exactly once, when it is."""
+
+    def abandon(self, error: BaseException) -> None:  # noqa: B027 - most steps have nothing that would wait for them
+        """The step will never start, because its state failed."""
+
+    def describe(self) -> str:
+        name = f"({self.record.name!r})" if self.record.name else ""
+        return f"{self.record.kind}{name}"
+
+
+class _Phase(Enum):
+    UNSTARTED = 0
+    IDLE = 1
+    BUSY = 2  # a thread is running steps
+    CALLING = 3  # a step waits for its end; no thread is involved
+    DONE = 4
+
+
+class Executor:
+    def __init__(self, label: str, settings: Settings, record: Record, on_done: Callback | None = None) -> None:
+        self.label = label  # for error notes: "program 'judge', branch 'clarity'"
+        self.record = record  # of the state as a whole
+        self.settings = settings
+        self.failure: BaseException | None = None
+        self._traceback: TracebackType | None = None  # of the failure; raising it again must not make it longer
+        self.transcript: list[Record] = []  # all that makes up the text, what came before the fork included
+        self.inherited = 0  # how many records of the transcript came from before the fork
+        self.is_ended = False
+        self._on_done = on_done
+        self._stream: Stream | None = None
+        self._phase = _Phase.UNSTARTED
+        self._steps: deque[Step] = deque()
+        self._has_arrived = False  # the running step's end came before its start() had returned
+        self._call: PendingCall | None = None
+        self._wakeups: list[Callback] = []
+        self._lock = threading.Lock()
+        self._driver: int | None = None  # the thread that is running steps now
+
+    @classmethod
+    def closed(cls, label: str, record: Record, transcript: Sequence[Record] = ()) -> Executor:
+        """One that has run all it ever will."""
+        executor = cls(label, Settings(), record)
+        executor._phase, executor.transcript = _Phase.DONE, list(transcript)
+        return executor
+
+    @property
+    def stream(self) -> Stream:
+        assert self._stream is not None, "steps run only after start()"
+        return self._stream
+
+    @property
+    def is_idle(self) -> bool:
+        """All that was appended has run."""
+        return self._phase in (_Phase.IDLE, _Phase.DONE)
+
+    @property
+    def is_done(self) -> bool:
+        """Nothing will ever run any more."""
+        return self._phase is _Phase.DONE or self.failure is not None
+
+    # -- what the program does ------------------------------------------------------------------------------------
+
+    def start(self, stream: Stream, transcript: Iterable[Record] = ()) -> None:
+        """Begin to run steps on `stream`, which this executor now owns."""
+        with self._lock:
+            has_failed = self._phase is _Phase.DONE
+            if not has_failed:
+                self._stream, self._phase = stream, _Phase.BUSY
+                self.transcript = list(transcript)
+                self.inherited = len(self.transcript)
+        if has_failed:
+            stream.close()
+        else:
+            self.record.started, self.record.status = time.perf_counter(), "running"
+            self._drain()
+
+    def append(self, step: Step) -> None:
+        with self._lock:
+            failure = self.failure
+            if failure is None:
+                self._steps.append(step)
+                if self._phase is not _Phase.IDLE:
+                    return
+                self._phase = _Phase.BUSY
+        if failure is not None:
+            step.abandon(failure)
+        else:
+            self._drain()
+
+    def end(self) -> None:
+        """Nothing will be appended any more: close the stream when all has run."""
+        with self._lock:
+            self.is_ended = True
+            is_idle = self._phase is _Phase.IDLE
+            if is_idle:
+                self._phase = _Phase.BUSY
+        if is_idle:
+            self._drain()
+        else:
+            self.wake()
+
+    def fail(self, error: BaseException, step: Step | None = None) -> None:
+        """Fail for good, unless that or the end has come before. A running model call is cancelled."""
+        with self._lock:
+            if self.failure is not None or self._phase is _Phase.DONE:
+                return
+            self.failure, self._traceback = error, error.__traceback__
+            dropped, self._steps = self._steps, deque()
+            call, phase = self._call, self._phase
+            if phase in (_Phase.IDLE, _Phase.UNSTARTED):
+                self._phase = _Phase.BUSY
+        _mark_failed(self.record, error)
+        if step is not None:
+            _mark_failed(step.record, error)
+            add_note(error, f"In {step.describe()} of {self.label}, {step.record.location or 'no program line'}.")
+        for each in dropped:
+            each.abandon(error)
+        if call is not None:
+            call.cancel()
+        if phase in (_Phase.IDLE, _Phase.UNSTARTED):
+            self._drain()
+        self.wake()
+
+    # -- running --------------------------------------------------------------------------------------------------
+
+    def resume(self) -> None:
+        """The step whose start() returned, or will return, False has finished. Any thread."""
+        with self._lock:
+            self._call = None
+            if self._phase is not _Phase.CALLING:
+                self._has_arrived = True
+                return
+            self._phase = _Phase.BUSY
+        self._drain()
+
+    def now_calling(self, call: PendingCall) -> None:
+        """Remember the model call of the running step, to cancel it when the state fails."""
+        with self._lock:
+            if not self._has_arrived:
+                self._call = call
+            has_failed = self.failure is not None
+        if has_failed:
+            call.cancel()
+
+    def finish(self, step: Step) -> None:
+        """Mark a step as done and tell who waits for it."""
+        step.record.ended, step.record.status = time.perf_counter(), "done"
+        self.wake()
+
+    def _drain(self) -> None:
+        self._driver = threading.get_ident()
+        while (step := self._next()) is not None:
+            if not self._run(step) and not self._goes_on():
+                return
+        if self._phase is _Phase.DONE:
+            self._close()
+        self.wake()
+
+    def _next(self) -> Step | None:
+        with self._lock:
+            if self._steps:
+                return self._steps.popleft()
+            self._driver = None
+            is_last = self.is_ended or self.failure is not None
+            self._phase = _Phase.DONE if is_last else _Phase.IDLE
+            return None
+
+    def _run(self, step: Step) -> bool:
+        """True when the next step may run."""
+        step.record.started, step.record.status = time.perf_counter(), "running"
+        try:
+            is_finished = step.start(self)
+        except Exception as error:
+            self.fail(error, step)
+            return True
+        except BaseException as error:  # an interrupt also belongs to the thread that it hit
+            self.fail(error, step)
+            self._drain()
+            raise
+        if is_finished:
+            self.finish(step)
+        return is_finished
+
+    def _goes_on(self) -> bool:
+        """Whether the running step has ended meanwhile. If not, this thread leaves, and its end will resume."""
+        with self._lock:
+            if self._has_arrived:
+                self._has_arrived = False
+                return True
+            self._phase, self._driver = _Phase.CALLING, None
+            return False
+
+    def _close(self) -> None:
+        if self.failure is None:
+            self.record.ended, self.record.status = time.perf_counter(), "done"
+        if self._stream is not None:
+            self._stream.close()
+        if self._on_done is not None:
+            self._on_done()
+
+    def take_stream_of(self, other: Executor) -> None:
+        """Go on with the stream of an executor that is idle, and that ends now."""
+        mine, self._stream, other._stream = self.stream, other.stream, None
+        mine.close()
+        other.end()
+
+    # -- waiting --------------------------------------------------------------------------------------------------
+
+    def subscribe(self, is_ready: Predicate, callback: Callback) -> bool:
+        """Unless `is_ready()`, call `callback` once at the next change. True: it will be called."""
+        with self._lock:
+            if is_ready():
+                return False
+            self._wakeups.append(callback)
+            return True
+
+    def wake(self) -> None:
+        """Something changed: those who wait look again."""
+        with self._lock:
+            if not self._wakeups:
+                return
+            wakeups, self._wakeups = self._wakeups, []
+        for each in wakeups:
+            each()
+
+    def wait(self, is_ready: Predicate) -> None:
+        """Block until `is_ready()`; raises the state's failure."""
+        self.settle(is_ready)
+        self.raise_failure()
+
+    def settle(self, is_ready: Predicate) -> None:
+        """Block until `is_ready()` or failure."""
+        settle((self,), lambda: self.failure is not None or is_ready())
+
+    async def wait_async(self, is_ready: Predicate) -> None:
+        await self.settle_async(is_ready)
+        self.raise_failure()
+
+    async def settle_async(self, is_ready: Predicate) -> None:
+        await settle_async((self,), lambda: self.failure is not None or is_ready())
+
+    def raise_failure(self) -> None:
+        if self.failure is not None:
+            raise self.failure.with_traceback(self._traceback)
+
+    def refuse_to_deadlock(self) -> None:
+        if self._driver == threading.get_ident():
+            raise BlockingRead("A state was read from inside the very step that the read would have to wait for.")
+        if self.settings.is_async and is_in_event_loop():
+            raise BlockingRead(
+                "This read would block the event loop;",
+                hint='write `await s` (all that was appended) or `await s.aget("name")` (one variable) before it.',
+            )
+
+
+def settle(executors: Sequence[Executor], is_over: Predicate) -> None:
+    """Block until `is_over()`, which is looked up again whenever something changes in one of `executors`."""
+    if is_over():
+        return
+    for each in executors:
+        each.refuse_to_deadlock()
+    if timer.is_current_thread():  # what the reader waits for may need this very thread, see `lmprog.timer`
+        timer.serve_until(lambda: _watch(executors, timer.wake) and is_over())
+        return
+    changed = threading.Event()
+    while _watch(executors, changed.set) and not is_over():
+        changed.wait()
+        changed.clear()
+
+
+async def settle_async(executors: Sequence[Executor], is_over: Predicate) -> None:
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    while not is_over():
+        changed = loop.create_future()
+        _watch(executors, partial(_resolve, loop, changed))
+        if is_over():
+            return
+        await changed
+
+
+def _watch(executors: Sequence[Executor], callback: Callback) -> bool:
+    """Always True. Watching comes before looking, so that no change is missed in between."""
+    return all(each.subscribe(lambda: False, callback) for each in executors)
+
+
+def _mark_failed(record: Record, error: BaseException) -> None:
+    record.ended, record.status, record.error = time.perf_counter(), "failed", error
+
+
+def is_in_event_loop() -> bool:
+    if "asyncio" not in sys.modules:
+        return False
+    import asyncio
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _resolve(loop: Any, future: Any) -> None:
+    """Wake a waiting task from any thread. Its loop may be gone: then nobody waits any more."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(_set_result, future)
+
+
+def _set_result(future: Any) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,152 @@
+"""The file that lets a batch go on after a crash: one line of JSON for each item that finished well.
+
+A line is written with one `write` and synced before its item counts as done. A line that a crash left half-written is
+cut off when the file is opened again. The file is locked while a batch uses it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import hashlib
+import json
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lmprog.backends.base import Usage
+from lmprog.errors import InvalidArgument
+from lmprog.executor import Executor
+from lmprog.program import Run
+from lmprog.record import Record
+from lmprog.variables import Assigned
+
+
+class ResumeLog:
+    def __init__(self, path: Path, key: Callable[[Any], str] | None) -> None:
+        self._path, self._key = path, key or _hash_of
+        self._lock = threading.Lock()
+        self._seen: Counter[str] = Counter()
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            _lock_file(self._file, path)
+            self._lines = _read_lines(self._file, path)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def once(self, program: str, index: int, item: Any, run_it: Callable[[], Run[Any]]) -> Run[Any]:
+        """The run of an item: restored if the file has it, else made by `run_it` and written."""
+        try:
+            key = self._numbered_key(item)
+            if key in self._lines:
+                return restored(program, self._lines[key])
+        except Exception as error:
+            return Run.failed(program, error)
+        run = run_it()
+        if run.error() is not None:
+            return run
+        return self._written(key, index, run, program)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _written(self, key: str, index: int, run: Run[Any], program: str) -> Run[Any]:
+        try:
+            line = json.dumps({"key": key, "index": index, **as_data(run)}, ensure_ascii=False) + "\n"
+        except Exception as error:  # a value that cannot be read, or not be written as JSON: the item is not done
+            return Run.failed(program, error)
+        with self._lock:
+            os.write(self._file, line.encode())
+            os.fsync(self._file)
+        return run
+
+    def _numbered_key(self, item: Any) -> str:
+        key = self._key(item)
+        if not isinstance(key, str):
+            raise InvalidArgument(f"key must return a text, not {key!r}.")
+        with self._lock:
+            self._seen[key] += 1
+            return key if self._seen[key] == 1 else f"{key}#{self._seen[key]}"
+
+
+def _lock_file(file: int, path: Path) -> None:
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InvalidArgument(f"{path} is in use by another batch;", hint="wait for it or give another file.") from None
+
+
+def _read_lines(file: int, path: Path) -> dict[str, dict[str, Any]]:
+    """Complete lines by key. What follows the last line end is cut off."""
+    with open(file, "rb", closefd=False) as reader:
+        data = reader.read()
+    complete = data.rfind(b"\n") + 1
+    lines: dict[str, dict[str, Any]] = {}
+    for number, text in enumerate(data[:complete].splitlines(), start=1):
+        try:
+            line = json.loads(text)
+            lines[line["key"]] = line
+        except (ValueError, KeyError, TypeError):
+            raise InvalidArgument(f"Line {number} of {path} was not written by a batch; give another file.") from None
+    if complete < len(data):
+        os.ftruncate(file, complete)
+    return lines
+
+
+# -- runs as data -------------------------------------------------------------------------------------------------
+
+
+def as_data(run: Run[Any]) -> dict[str, Any]:
+    """A finished run as JSON data: variables, ret_value, usage, and the transcript as [kind, name, text] triples."""
+    return {
+        "variables": {name: plain(run[name]) for name in run.variables()},
+        "ret_value": plain(run.ret_value),
+        "usage": run.usage._asdict(),
+        "transcript": [[record.kind, record.name, record.text] for record in run._executor.transcript],
+    }
+
+
+def restored(program: str, data: Mapping[str, Any]) -> Run[Any]:
+    """The run that `as_data` was made of. Typed values are what JSON makes of them."""
+    record = Record("program", program, status="done", usage=Usage(**data["usage"]))
+    transcript = [Record(kind, name, text, status="done") for kind, name, text in data["transcript"]]
+    executor = Executor.closed(f"program {program!r}", record, transcript)
+    return Run.finished(executor, {k: Assigned(v) for k, v in data["variables"].items()}, data["ret_value"])
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON data. InvalidArgument for what has no such form."""
+    if value is None or isinstance(value, str | bool | int | float):
+        return value.value if isinstance(value, enum.Enum) else value
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(each) for each in value]
+    return _plain_object(value)
+
+
+def _plain_object(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, enum.Enum):
+        return plain(value.value)
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    raise InvalidArgument(f"A {type(value).__name__} cannot be written to the resume file, {value!r:.80}.")
+
+
+def _hash_of(item: Any) -> str:
+    try:
+        text = json.dumps(plain(item), sort_keys=True, ensure_ascii=False)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"This item has no key of its own; give key=. {error}") from None
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
