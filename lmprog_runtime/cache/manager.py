@@ -151,6 +151,10 @@ class CacheManager:
                 self._report("stored", node, self.tree.floor(node.settled), self.tree.floor(node.ready))
         self.tree.settle()
 
+    def relies_on_flight(self, row: Row) -> bool:
+        """Whether the row's prefix has tokens that the step in flight computes."""
+        return any(node.settled < node.ready for node in path(row.node))
+
     def discard_in_flight(self) -> None:
         """The step in flight failed and its rows are released: take what it would have computed out of the tree."""
         for gone in self.tree.discard_in_flight():
@@ -226,7 +230,7 @@ class CacheManager:
         self, row: Row, key: bytes, computed: int, lease: Lease | None = None, dead_from: int | None = None
     ) -> None:
         """The only end of a row: un-publish what it only promised, publish its first `computed` tokens, free the rest.
-        Its lock moves to the lease if one is given, else it is dropped and tokens from `dead_from` on go first."""
+        Its lock moves to the lease, if one is given; else it is dropped and tokens from `dead_from` go first."""
         if row.node.writer is row:
             self._break_promise(row)
         self.publish(row, key, computed)
@@ -262,8 +266,8 @@ class CacheManager:
         self.leases.soften(lease)
 
     def close_lease(self, lease: Lease, dead_from: int | None = None) -> None:
-        """The stream has ended. Its tokens from position `dead_from` on, if given, are of no use to anybody else and are
-        evicted first. Idempotent."""
+        """The stream has ended. Its tokens from position `dead_from` on, if given, are of no use to anybody else: they
+        are evicted first. Idempotent."""
         node = self.leases.close(lease)
         if node is not None and dead_from is not None and self.tree.is_attached(node):
             self.tree.bury(node, dead_from)

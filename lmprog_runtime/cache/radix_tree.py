@@ -167,6 +167,7 @@ class RadixTree:
         assert node.parent is not None
         upper = Node(node.parent, node.start, keys.piece(node.key, 0, at), node.slots[:at])
         upper.ready, upper.settled = min(node.ready, at), min(node.settled, at)
+        upper.serial, node.serial = node.serial, upper.serial  # older work stays first in the order of serials
         upper.locks, upper.leases, upper.hits = node.locks, node.leases, node.hits
         upper.used, upper.created, upper.level = node.used, node.created, node.level
         upper.priority, upper.is_dead = node.priority, node.is_dead

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Items
 from typing import NamedTuple
 
 import numpy as np
 
+from lmprog_runtime.cache.slots import Slots
+from lmprog_runtime.scheduler.cascade import SharedPart
+from lmprog_runtime.scheduler.chunk import Chunk
 from lmprog_runtime.scheduler.sequence import Sequence
 from lmprog_runtime.step import ALL_KEYS, ITEM_FIELDS, AttentionPlan, StepBatch
-
-
-class Chunk(NamedTuple):
-    """Entries [start, end) of a sequence, computed in this step."""
-
-    sequence: Sequence
-    start: int
-    end: int
 
 
 class StepOutput(NamedTuple):
@@ -34,90 +30,108 @@ class ScheduledStep(NamedTuple):
     chunks: list[Chunk]
 
 
+def build_step(chunks: list[Chunk], shared: Items[SharedPart] = ()) -> ScheduledStep:
+    """At least one chunk; their slots are allocated. `shared` parts nest, outer ones first."""
+    arrays = _Arrays()
+    outputs = [output for chunk in chunks if (output := arrays.add_rows(chunk)) is not None]
+    private = [0] * len(chunks)  # from where on a chunk attends on its own
+    for part in shared:
+        arrays.add_shared(chunks, part)
+        private[part.first : part.last] = [part.high] * (part.last - part.first)
+    for index, chunk in enumerate(chunks):
+        arrays.add_private(index, chunk, private[index])
+    return ScheduledStep(arrays.batch(), outputs, chunks)
+
+
 class _Arrays:
     """The parts of a step, collected chunk by chunk."""
 
     def __init__(self) -> None:
-        self.tokens: list[int] = []
-        self.positions: list[int] = []
-        self.slots: list[np.ndarray] = []
-        self.logit_rows: list[int] = []
-        self.key_slots: list[np.ndarray] = []
-        self.keys = 0
-        self.items: list[tuple[int, int, int, int, int, int]] = []
-
-    def item(self, row: int, row_count: int, key: int, key_count: int, diagonal: int, position: int) -> None:
-        sees_all = diagonal >= key_count - 1
-        self.items.append((row, row_count, key, key_count, ALL_KEYS if sees_all else diagonal, position))
+        self._tokens: list[int] = []
+        self._positions: list[int] = []
+        self._slots: list[Slots] = []
+        self._logit_rows: list[int] = []
+        self._key_slots: list[Slots] = []
+        self._keys = 0
+        self._items: list[int] = []
+        self._first_row: list[int] = [0]  # of each chunk, and one past the last
 
     def batch(self) -> StepBatch:
-        items = np.array(self.items, dtype=np.int32).reshape(-1, len(ITEM_FIELDS))
         return StepBatch(
-            np.array(self.tokens, dtype=np.int32),
-            np.array(self.positions, dtype=np.int32),
-            np.concatenate(self.slots),
-            np.array(self.logit_rows, dtype=np.int32),
-            AttentionPlan(np.concatenate(self.key_slots), items),
+            np.array(self._tokens, dtype=np.int32),
+            np.array(self._positions, dtype=np.int32),
+            np.concatenate(self._slots),
+            np.array(self._logit_rows, dtype=np.int32),
+            AttentionPlan(
+                np.concatenate(self._key_slots),
+                np.array(self._items, dtype=np.int32).reshape(-1, len(ITEM_FIELDS)),
+            ),
         )
 
+    def add_rows(self, chunk: Chunk) -> StepOutput | None:
+        sequence, start, end = chunk
+        assert sequence.row is not None
+        length = len(sequence.token_ids)
+        self._tokens += sequence.token_ids[start:end]
+        self._positions += range(start, min(end, length))
+        self._slots.append(sequence.row.slots[start:end])
+        if end > length:
+            assert sequence.tree is not None
+            assert sequence.trie is not None
+            first = max(start - length, 0)
+            self._tokens += sequence.tree.tokens[first : end - length]
+            self._positions += [length + depth for depth in sequence.trie.depths[first : end - length]]
+        self._first_row.append(len(self._tokens))
+        return self._add_logits(chunk)
 
-def build_step(chunks: list[Chunk]) -> ScheduledStep:
-    """At least one chunk; their slots are allocated."""
-    arrays, outputs = _Arrays(), []
-    for chunk in chunks:
-        output = _add_logits(arrays, chunk)
-        if output is not None:
-            outputs.append(output)
-        _add_attention(arrays, chunk)
-        _add_rows(arrays, chunk)
-    return ScheduledStep(arrays.batch(), outputs, chunks)
+    def _add_logits(self, chunk: Chunk) -> StepOutput | None:
+        sequence, start, end = chunk
+        first = max(start, sequence.wanted)
+        if first >= end:
+            return None
+        output = StepOutput(sequence, first, len(self._logit_rows), end - first)
+        row = len(self._tokens) - end
+        self._logit_rows += range(row + first, row + end)
+        return output
 
+    def add_shared(self, chunks: list[Chunk], part: SharedPart) -> None:
+        """One item over the rows of several chunks. If one of them computes a piece of it now, it is the first."""
+        leader = chunks[part.first]
+        row, last_row = self._first_row[part.first], self._first_row[part.last]
+        self._causal(row, last_row - row, leader, part.low, part.high)
 
-def _add_rows(arrays: _Arrays, chunk: Chunk) -> None:
-    sequence, start, end = chunk
-    assert sequence.row is not None
-    length = len(sequence.token_ids)
-    arrays.tokens += sequence.token_ids[start:end]
-    arrays.positions += range(start, min(end, length))
-    arrays.slots.append(sequence.row.slots[start:end])
-    if end > length:
-        assert sequence.tree is not None
+    def add_private(self, index: int, chunk: Chunk, low: int) -> None:
+        """The rest of the prefix, causal, seen by all rows of the chunk; then the runs of its token tree."""
+        sequence, start, end = chunk
+        length = len(sequence.token_ids)
+        row = self._first_row[index]
+        if low < min(end, length):
+            self._causal(row, end - start, chunk, low, min(end, length))
+        if end > length:
+            self._add_trie(chunk, row)
+
+    def _causal(self, row: int, row_count: int, chunk: Chunk, low: int, high: int) -> None:
+        """Keys at positions [low, high) of the chunk's sequence; `row` is at the chunk's first position."""
+        assert chunk.sequence.row is not None
+        skipped = max(0, low - chunk.start)  # rows before the first key
+        first = chunk.start + skipped
+        self._item(row + skipped, row_count - skipped, chunk.sequence.row.slots[low:high], first - low, low)
+
+    def _add_trie(self, chunk: Chunk, row: int) -> None:
+        sequence, start, end = chunk
         assert sequence.trie is not None
-        first = max(start - length, 0)
-        arrays.tokens += sequence.tree.tokens[first : end - length]
-        arrays.positions += [length + depth for depth in sequence.trie.depths[first : end - length]]
+        assert sequence.row is not None
+        length = len(sequence.token_ids)
+        for run in sequence.trie.runs:
+            first, last = length + run.first, min(length + run.last, end)
+            low, high = max(start, first), min(end, length + run.subtree_end)
+            if low < high:
+                keys = sequence.row.slots[first:last]
+                self._item(row + low - start, high - low, keys, low - first, length + run.depth)
 
-
-def _add_logits(arrays: _Arrays, chunk: Chunk) -> StepOutput | None:
-    sequence, start, end = chunk
-    first = max(start, sequence.wanted)
-    if first >= end:
-        return None
-    output = StepOutput(sequence, first, len(arrays.logit_rows), end - first)
-    row = len(arrays.tokens) - start
-    arrays.logit_rows += range(row + first, row + end)
-    return output
-
-
-def _add_attention(arrays: _Arrays, chunk: Chunk) -> None:
-    """The prefix, causal, seen by all rows; then the runs of the token tree."""
-    sequence, start, end = chunk
-    assert sequence.row is not None
-    row, key = len(arrays.tokens), arrays.keys
-    arrays.key_slots.append(sequence.row.slots[:end])
-    arrays.keys += end
-    length = len(sequence.token_ids)
-    arrays.item(row, end - start, key, min(end, length), start, 0)
-    if end > length:
-        _add_trie(arrays, chunk, row, key)
-
-
-def _add_trie(arrays: _Arrays, chunk: Chunk, row: int, key: int) -> None:
-    sequence, start, end = chunk
-    assert sequence.trie is not None
-    length = len(sequence.token_ids)
-    for run in sequence.trie.runs:
-        first, last = length + run.first, min(length + run.last, end)
-        low, high = max(start, first), min(end, length + run.subtree_end)
-        if low < high:
-            arrays.item(row + low - start, high - low, key + first, last - first, low - first, length + run.depth)
+    def _item(self, row: int, row_count: int, keys: Slots, diagonal: int, position: int) -> None:
+        count = len(keys)
+        sees_all = diagonal >= count - 1
+        self._items += (row, row_count, self._keys, count, ALL_KEYS if sees_all else diagonal, position)
+        self._key_slots.append(keys)
+        self._keys += count

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lmprog_runtime.scheduler.cascade import CascadeRule
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
@@ -14,6 +16,7 @@ class SchedulerConfig:
     aging_tokens: int = 8192  # a request that has waited while so many were computed is served in order of arrival
     decode_reserve: int = 16  # slots kept free per running sequence when another one is admitted
     growth_run: int = 16  # slots that a growing row takes at once, so that its slots lie in runs
+    cascade: CascadeRule | None = None  # when rows that share a prefix attend to it together; None: never
 
     def __post_init__(self) -> None:
         for name in ("context_length", "step_tokens", "max_running"):

@@ -17,10 +17,12 @@ from lmprog_runtime.cache.manager import CacheManager
 from lmprog_runtime.cache.radix_tree import Match
 from lmprog_runtime.cache.row import Row
 from lmprog_runtime.errors import PromptTooLong
-from lmprog_runtime.scheduler.batch import Chunk, ScheduledStep, build_step
+from lmprog_runtime.scheduler.batch import ScheduledStep, build_step
+from lmprog_runtime.scheduler.cascade import Layout, lay_out, shared_parts
+from lmprog_runtime.scheduler.chunk import Chunk
 from lmprog_runtime.scheduler.config import SchedulerConfig
 from lmprog_runtime.scheduler.sequence import Sequence, State
-from lmprog_runtime.scheduler.waiting import WaitingLine, arrival_order
+from lmprog_runtime.scheduler.waiting import Entry, WaitingLine, service_order
 
 
 class _Admission(Enum):
@@ -46,10 +48,12 @@ class Scheduler:
         self.cache = cache
         self.counters = SchedulerCounters()
         self.running: list[Sequence] = []  # by priority, then arrival
-        self.waiting = WaitingLine(config.policy, config.aging_tokens, self._known_prefix)
+        self.waiting = WaitingLine(config.policy, config.aging_tokens, self._match)
         self._arrivals = count()
         self._clock = 0  # rows scheduled so far: the only time there is
         self._in_flight: ScheduledStep | None = None
+        self._layout = Layout([], [])
+        self._laid_out: list[Sequence] = []  # what `_layout` is for; emptied when a path changes
 
     # -- what comes in
 
@@ -66,9 +70,8 @@ class Scheduler:
             self.check_fits(sequence)
         for sequence in group:
             sequence.begin(min(sequence.prompt_length + sequence.max_new_tokens, self.max_tokens))
-            sequence.arrival, sequence.arrival_clock = next(self._arrivals), self._clock
-            sequence.group = group if len(group) > 1 else None
-            self.waiting.add(sequence)
+            sequence.arrival = next(self._arrivals)
+        self.waiting.add(list(group), self._clock)
 
     def check_fits(self, sequence: Sequence) -> None:
         """PromptTooLong when it could never run here, even alone; ValueError for an empty prompt."""
@@ -96,6 +99,12 @@ class Scheduler:
                 "finish the sequence when its token_limit is reached."
             )
         sequence.extend(token_ids, logits_from)
+
+    def rewind(self, sequence: Sequence, length: int) -> None:
+        """Drop the tokens from position `length` on (drafts that were not accepted), between two steps."""
+        assert self._in_flight is None
+        assert sequence.prompt_length <= length <= len(sequence.token_ids)
+        sequence.cut(length)
 
     # -- what goes out
 
@@ -125,6 +134,7 @@ class Scheduler:
         computed = min(sequence.computed, len(sequence.token_ids))
         self.cache.release(sequence.row, sequence.key(), computed, lease, dead_from)
         sequence.row = None
+        self._laid_out = []
 
     # -- a step
 
@@ -140,8 +150,7 @@ class Scheduler:
         self._admit(chunks)
         if not chunks:
             return None
-        step = build_step(chunks)
-        self._in_flight = step
+        self._in_flight = step = self._build(chunks)
         self._clock += len(step.batch.tokens)
         return step
 
@@ -158,6 +167,7 @@ class Scheduler:
             sequence.computed_to(end)
             if start < sequence.prompt_length <= end:
                 self.cache.publish(sequence.row, sequence.key(), sequence.prompt_length)
+                self._laid_out = []
 
     def fail(self, step: ScheduledStep) -> None:
         """The forward pass raised: nothing of it may be read. Its sequences are finished, others go on."""
@@ -167,6 +177,9 @@ class Scheduler:
             if sequence.row is not None:
                 self.counters.failed += 1
                 self._end(sequence)
+        for sequence in self.running.copy():
+            if sequence.row is not None and self.cache.relies_on_flight(sequence.row):
+                self._preempt(sequence)  # admitted with its group, to begin in a later step
         self.cache.discard_in_flight()
 
     # -- room for those that run
@@ -204,7 +217,7 @@ class Scheduler:
         self.running.remove(sequence)
         self._release(sequence)
         sequence.state, sequence.computed = State.PREEMPTED, 0
-        self.waiting.add(sequence)
+        self.waiting.resume(sequence)
 
     # -- choosing
 
@@ -232,27 +245,36 @@ class Scheduler:
         self.cache.advance(sequence.row, end)
         return Chunk(sequence, sequence.computed, end)
 
+    def _build(self, chunks: list[Chunk]) -> ScheduledStep:
+        rule = self.config.cascade
+        if rule is None or len(chunks) < 2:
+            return build_step(chunks)
+        sequences = [chunk.sequence for chunk in chunks]
+        if sequences != self._laid_out:
+            self._layout, self._laid_out = lay_out(chunks), sequences
+        ordered = [chunks[index] for index in self._layout.order]
+        rows = [chunk.end - chunk.start for chunk in ordered]
+        return build_step(ordered, shared_parts(rows, self._layout.common, rule))
+
     # -- admitting
 
     def _admit(self, chunks: list[Chunk]) -> None:
         budget = self.config.step_tokens - sum(chunk.end - chunk.start for chunk in chunks)
-        joint: list[Sequence] | None = None  # the group being admitted whole
+        joint: Entry | None = None  # the group being admitted whole
         if budget <= 0 or not len(self.waiting):
             return
         for sequence in self.waiting.candidates(self._clock):
-            if len(self.running) >= self.config.max_running or (
-                budget <= 0 and (joint is None or sequence.group is not joint)
-            ):
+            is_joint = joint is not None and sequence.entry is joint
+            if len(self.running) >= self.config.max_running or (budget <= 0 and not is_joint):
                 return
+            joint = sequence.entry
             outcome = self._try(sequence)
             if outcome is _Admission.NO_ROOM:
                 return
-            if outcome is _Admission.ADMITTED:
-                joint = sequence.group
-                if budget > 0:
-                    chunk = self._chunk(sequence, budget)
-                    chunks.append(chunk)
-                    budget -= chunk.end - chunk.start
+            if outcome is _Admission.ADMITTED and budget > 0:
+                chunk = self._chunk(sequence, budget)
+                chunks.append(chunk)
+                budget -= chunk.end - chunk.start
 
     def _try(self, sequence: Sequence) -> _Admission:
         """Match, lock, reserve, allocate, promise.
@@ -277,10 +299,6 @@ class Scheduler:
         limit = min(sequence.wanted, len(sequence.token_ids))
         return self.cache.match(sequence.namespace, sequence.key(), limit)
 
-    def _known_prefix(self, sequence: Sequence) -> int:
-        match = self._match(sequence)
-        return 0 if match is None else match.length + match.promised
-
     def _open_row(self, sequence: Sequence, match: Match | None) -> Row | None:
         missing = sequence.total - (0 if match is None else match.length)
         keep_free = self.config.decode_reserve * len(self.running)
@@ -296,5 +314,6 @@ class Scheduler:
             self.cache.counters.queried += sequence.prompt_length
             self.cache.counters.hit += cached
         sequence.row, sequence.computed, sequence.state = row, cached, State.RUNNING
-        insort(self.running, sequence, key=arrival_order)
-        self.cache.promise(row, sequence.key(), len(sequence.token_ids))
+        insort(self.running, sequence, key=service_order)
+        self.cache.promise(row, sequence.key(), sequence.prompt_length)
+        self._laid_out = []

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from lmprog_runtime.cache import keys
 from lmprog_runtime.cache.lease import Lease
 from lmprog_runtime.cache.node import Namespace
 from lmprog_runtime.cache.row import Row
 from lmprog_runtime.scheduler.trie import TokenTree, TrieLayout, lay_out
+
+if TYPE_CHECKING:
+    from lmprog_runtime.scheduler.waiting import Entry
 
 
 class State(Enum):
@@ -41,21 +45,14 @@ class Sequence:
     cached_tokens: int = field(default=0, init=False)  # prompt tokens found in the cache when first admitted
     token_limit: int = field(default=0, init=False)  # most tokens it can ever have here, the last one not computed
     arrival: int = field(default=-1, init=False)  # order of `add`
-    arrival_clock: int = field(default=0, init=False)  # tokens computed by the scheduler before it arrived
     trie: TrieLayout | None = field(default=None, init=False)
-    group: list[Sequence] | None = field(default=None, init=False)
-    known_prefix: int = field(default=0, init=False)  # tokens of it in the cache when last looked; for ordering only
+    entry: Entry | None = field(default=None, init=False)  # its place in line, until it first runs
     _wanted: int = field(default=0, init=False)
     _key: bytes = field(default=b"", init=False)
 
     def __post_init__(self) -> None:
         if self.tree is not None:
             self.trie = lay_out(self.tree)
-
-    @property
-    def lead(self) -> Sequence:
-        """The first of its group, whose place in line all of the group share."""
-        return self if self.group is None else self.group[0]
 
     @property
     def total(self) -> int:
@@ -87,6 +84,12 @@ class Sequence:
     def extend(self, token_ids: list[int], logits_from: int | None) -> None:
         self.token_ids.extend(token_ids)
         self._wanted = len(self.token_ids) - 1 if logits_from is None else logits_from
+
+    def cut(self, length: int) -> None:
+        """Drop the tokens from `length` on."""
+        del self.token_ids[length:]
+        self._key = keys.piece(self._key, 0, length)
+        self.computed = min(self.computed, length)
 
     def computed_to(self, entry: int) -> None:
         """Entries below `entry` are computed, and their logits delivered."""

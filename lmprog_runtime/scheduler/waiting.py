@@ -7,75 +7,153 @@ work that arrived before it are computed.
 
 from __future__ import annotations
 
-import difflib
-from bisect import insort
-from collections.abc import Callable
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import Any
 
+from lmprog_runtime.cache.node import Node, path
+from lmprog_runtime.cache.radix_tree import Match
+from lmprog_runtime.cache.registry import named
 from lmprog_runtime.scheduler.sequence import Sequence
 
-Rank = tuple[float, ...]
+Rank = tuple[Any, ...]
 """Smallest first."""
 
-_REFRESHED_PER_STEP = 32
+_MEASURED_PER_STEP = 32
+_ARRIVAL = attrgetter("arrival")
+_RANK = attrgetter("rank")
 
 
-def arrival_order(sequence: Sequence) -> Rank:
-    """Preempted ones first, then by priority, then by arrival."""
-    return (not sequence.admitted_before, -sequence.priority, sequence.arrival)
+class Entry:
+    """Sequences that came together and share a place in line."""
+
+    __slots__ = ("arrival", "arrival_clock", "known", "members", "nodes", "priority", "rank")
+
+    def __init__(self, members: list[Sequence], clock: int) -> None:
+        self.members = members
+        self.priority = max(sequence.priority for sequence in members)
+        self.arrival = members[0].arrival
+        self.arrival_clock = clock
+        self.known = 0  # tokens of the first one's prefix in the cache, when last looked
+        self.nodes: list[Node] = []  # along that prefix
+        self.rank: Rank = ()
+
+    def note(self, match: Match | None) -> None:
+        self.known = 0 if match is None else match.length + match.promised
+        self.nodes = [] if match is None else path(match.node)
 
 
-def first_come(_: Sequence) -> Rank:
+Weights = Counter[Node]
+Preference = Callable[[Entry, Weights], Rank]
+
+
+def first_come(_: Entry, __: Weights) -> Rank:
     return ()
 
 
-def longest_prefix(sequence: Sequence) -> Rank:
-    return (-sequence.lead.known_prefix,)
+def longest_prefix(entry: Entry, _: Weights) -> Rank:
+    return (-entry.known,)
 
 
-POLICIES: dict[str, Callable[[Sequence], Rank]] = {"fcfs": first_come, "lpm": longest_prefix}
+def heaviest_branch(entry: Entry, weights: Weights) -> Rank:
+    """Depth-first over the tree, into the branch with the most waiting entries first."""
+    return (tuple((-weights[node], node.serial) for node in entry.nodes),)
+
+
+POLICIES: dict[str, Preference] = {"fcfs": first_come, "lpm": longest_prefix, "dfs-weight": heaviest_branch}
 
 
 class WaitingLine:
-    def __init__(self, policy: str, aging_tokens: int, measure: Callable[[Sequence], int]) -> None:
-        """`measure` gives the length of a sequence's prefix that the cache knows now."""
-        if policy not in POLICIES:
-            near = difflib.get_close_matches(policy, POLICIES, n=1)
-            guess = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(POLICIES)}."
-            raise ValueError(f"There is no scheduling policy {policy!r}; {guess}")
-        self._preference = POLICIES[policy]
-        self._measures = policy != "fcfs"
+    def __init__(self, policy: str, aging_tokens: int, measure: Callable[[Sequence], Match | None]) -> None:
+        """`measure` finds what the cache knows of a sequence now."""
+        self._preference = named("scheduling policy", policy, POLICIES)
+        self._measures = self._preference is not first_come
         self._aging_tokens = aging_tokens
         self._measure = measure
-        self._line: list[Sequence] = []  # in order of arrival
-        self._next = 0  # whose prefix is measured again next
-
-    def add(self, sequence: Sequence) -> None:
-        if self._measures:
-            sequence.known_prefix = self._measure(sequence)
-        insort(self._line, sequence, key=arrival_order)
-
-    def remove(self, sequence: Sequence) -> None:
-        self._line.remove(sequence)
-
-    def candidates(self, clock: int) -> list[Sequence]:
-        """Best first; a copy."""
-        if self._measures:
-            self._refresh()
-        return sorted(self._line, key=lambda sequence: self._rank(sequence, clock))
-
-    def _rank(self, sequence: Sequence, clock: int) -> Rank:
-        if sequence.admitted_before:
-            return (0, -sequence.priority, sequence.arrival)
-        if clock - sequence.arrival_clock >= self._aging_tokens:
-            return (1, sequence.arrival)
-        return (2, -sequence.priority, *self._preference(sequence), sequence.arrival)
-
-    def _refresh(self) -> None:
-        """Measure some prefixes again: the cache changes, and measuring a long line in each step costs too much."""
-        for _ in range(min(_REFRESHED_PER_STEP, len(self._line))):
-            self._next = (self._next + 1) % len(self._line)
-            sequence = self._line[self._next]
-            sequence.known_prefix = self._measure(sequence)
+        self._resumed: list[Sequence] = []  # preempted ones
+        self._arrived: list[Entry] = []  # by arrival
+        self._preferred: list[Entry] = []  # by rank
+        self._weights: Weights = Counter()
+        self._next = 0  # whose prefix is measured next
+        self._count = 0
 
     def __len__(self) -> int:
-        return len(self._line)
+        return self._count
+
+    def add(self, members: list[Sequence], clock: int) -> None:
+        entry = Entry(members, clock)
+        for sequence in members:
+            sequence.entry = entry
+        if self._measures:
+            entry.note(self._measure(members[0]))
+        entry.rank = self._rank(entry)
+        self._arrived.append(entry)
+        insort(self._preferred, entry, key=_RANK)
+        self._count += len(members)
+
+    def resume(self, sequence: Sequence) -> None:
+        """A preempted sequence: in front of all that never ran."""
+        insort(self._resumed, sequence, key=service_order)
+        self._count += 1
+
+    def remove(self, sequence: Sequence) -> None:
+        self._count -= 1
+        entry = sequence.entry
+        if entry is None:
+            self._resumed.remove(sequence)
+            return
+        sequence.entry = None
+        entry.members.remove(sequence)
+        if not entry.members:
+            del self._arrived[bisect_left(self._arrived, entry.arrival, key=_ARRIVAL)]
+            del self._preferred[bisect_left(self._preferred, entry.rank, key=_RANK)]
+
+    def candidates(self, clock: int) -> Iterator[Sequence]:
+        """Best first. Sequences may be removed on the way."""
+        if self._measures:
+            self._measure_some()
+        yield from self._resumed.copy()
+        aged = self._aged(clock)
+        for entry in aged:
+            yield from entry.members.copy()
+        skipped = set(aged)
+        for entry in self._preferred.copy():
+            if entry not in skipped:
+                yield from entry.members.copy()
+
+    def _aged(self, clock: int) -> list[Entry]:
+        limit = clock - self._aging_tokens
+        aged = []
+        for entry in self._arrived:
+            if entry.arrival_clock > limit:
+                break
+            aged.append(entry)
+        return aged
+
+    def _rank(self, entry: Entry) -> Rank:
+        return (-entry.priority, *self._preference(entry, self._weights), entry.arrival)
+
+    def _measure_some(self) -> None:
+        """Look some prefixes up again: the cache changes, and looking all of a long line up each time costs too much.
+        When all have been, put them in order anew."""
+        for _ in range(min(_MEASURED_PER_STEP, len(self._arrived))):
+            if self._next >= len(self._arrived):
+                self._next = 0
+            entry = self._arrived[self._next]
+            entry.note(self._measure(entry.members[0]))
+            self._next += 1
+            if self._next >= len(self._arrived):
+                self._sort()
+
+    def _sort(self) -> None:
+        self._weights = Counter(node for entry in self._arrived for node in entry.nodes)
+        for entry in self._arrived:
+            entry.rank = self._rank(entry)
+        self._preferred.sort(key=_RANK)
+
+
+def service_order(sequence: Sequence) -> Rank:
+    """Among those that run or ran: by priority, then by arrival."""
+    return (-sequence.priority, sequence.arrival)

@@ -1,0 +1,116 @@
+"""Shared parts of a step: who is grouped, in which order, and that sharing changes no output."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from lmprog_runtime.cache import CacheConfig, CacheManager
+from lmprog_runtime.scheduler import CascadeRule, ScheduledStep, Scheduler, SchedulerConfig, Sequence, TokenTree
+from lmprog_runtime.scheduler.cascade import SharedPart, shared_parts
+from lmprog_runtime.step import ALL_KEYS
+from tests.support.fake_executor import Driver, verify
+
+
+def make(rule: CascadeRule | None, step_tokens: int = 400) -> Driver:
+    config = SchedulerConfig(context_length=4096, step_tokens=step_tokens, max_running=32, cascade=rule)
+    return Driver(Scheduler(config, CacheManager(CacheConfig(num_slots=4096, debug_owners=True))))
+
+
+def job(tokens: list[int], new: int = 3, tree: TokenTree | None = None) -> Sequence:
+    return Sequence(list(tokens), len(tokens), ("m",), new, tree=tree)
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    return random.Random(seed).choices(range(1000), k=length)
+
+
+def shared_items(step: ScheduledStep) -> list[list[int]]:
+    rows_of_chunks = [chunk.end - chunk.start for chunk in step.chunks]
+    return [item for item in step.batch.plan.items.tolist() if item[1] > max(rows_of_chunks)]
+
+
+EVERY = CascadeRule(min_keys=1, min_rows=1, alignment=1)
+
+
+def test_nested_shared_parts_are_found_and_decoded_together() -> None:
+    driver = make(EVERY)
+    system = prompt(40, seed=0)
+    families = [system + prompt(20, seed=family) for family in (1, 2)]
+    jobs = [job(families[number % 2] + prompt(5, seed=10 + number), new=2) for number in range(6)]
+    driver.submit(*jobs)
+    driver.step()
+    step = driver.step()  # the decodes
+    assert step is not None
+    items = step.batch.plan.items.tolist()
+    assert [(row, rows, keys, position) for row, rows, _, keys, _, position in items] == [
+        (0, 6, 40, 0),
+        (3, 3, 20, 40),
+        (0, 3, 20, 40),
+        *((row, 1, 6, 60) for row in range(6)),
+    ]
+    driver.run()
+    for sequence in jobs:
+        verify(driver, sequence)
+
+
+def test_the_one_that_computes_a_shared_part_goes_first_in_the_same_step() -> None:
+    driver = make(EVERY)
+    trunk = prompt(60, seed=0)
+    jobs = [job(trunk), job([*trunk, 1, 2, 3]), job([*trunk[:30], 5]), job([*trunk[:45], 6]), job(trunk[:30])]
+    driver.submit(*jobs)
+    step = driver.step()
+    assert step is not None
+    assert next(chunk.end - chunk.start for chunk in step.chunks) == 60
+    causal = [item for item in step.batch.plan.items.tolist() if item[4] != ALL_KEYS and item[1] > 60]
+    assert causal  # rows of the leader and of its followers in one item
+    driver.run()
+    for sequence in jobs:
+        verify(driver, sequence)
+
+
+@pytest.mark.parametrize("alignment", [1, 7, 32])
+@pytest.mark.parametrize("step_tokens", [32, 50, 400])
+def test_outputs_do_not_depend_on_grouping(alignment: int, step_tokens: int) -> None:
+    rng = random.Random(alignment * step_tokens)
+    driver = make(CascadeRule(min_keys=3, min_rows=2, alignment=alignment), step_tokens)
+    trunks = [prompt(70, seed=0), prompt(30, seed=0) + prompt(40, seed=1)]
+    jobs = [job(rng.choice(trunks)[: rng.randrange(5, 70)] + prompt(rng.randrange(1, 6), seed=n)) for n in range(30)]
+    tree = TokenTree((5, 6, 7, 8, 9), (-1, 0, 1, 0, -1))
+    jobs += [job(trunks[0][: rng.randrange(20, 70)], 0, tree) for _ in range(4)]
+    for sequence in jobs:
+        driver.submit(sequence)
+        if rng.random() < 0.4:
+            driver.step()
+    driver.run()
+    for sequence in jobs:
+        verify(driver, sequence)
+
+
+def test_the_rule_decides() -> None:
+    rule = CascadeRule(min_keys=512, min_rows=32, query_group=3, alignment=128)
+    ten, eleven = [1] * 10, [1] * 11
+    assert shared_parts(ten, [700] * 9, rule) == []  # 30 query rows
+    assert shared_parts(eleven, [700] * 10, rule) == [SharedPart(0, 11, 0, 640)]
+    assert shared_parts(eleven, [639] * 10, rule) == [SharedPart(0, 11, 0, 512)]
+    assert shared_parts(eleven, [511] * 10, rule) == []
+    nested = shared_parts([1] * 24, [1300] * 11 + [100] + [1300] * 11, rule)
+    assert nested == [
+        SharedPart(12, 24, 0, 1280),
+        SharedPart(0, 12, 0, 1280),
+    ]  # the short outer part is fused into both
+    deep = shared_parts([1] * 24, [1300] * 11 + [600] + [1300] * 11, rule)
+    assert deep == [SharedPart(0, 24, 0, 512), SharedPart(12, 24, 512, 1280), SharedPart(0, 12, 512, 1280)]
+    assert shared_parts([], [], rule) == []
+
+
+def test_plan_without_a_rule_is_one_item_per_sequence() -> None:
+    driver = make(None)
+    jobs = [job([*prompt(30, seed=0), number]) for number in range(4)]
+    driver.submit(*jobs)
+    step = driver.step()
+    assert step is not None
+    assert len(step.batch.plan.items) == 4
+    assert np.array_equal(step.batch.plan.items[:, 5], np.zeros(4))
