@@ -10,7 +10,6 @@ import itertools
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -339,7 +338,7 @@ class Engine:
     # -- engine thread: results of a step ---------------------------------------------------------------------------
 
     def _distribute(self, step: ScheduledStep, logits: Any) -> None:
-        sampling: deque[tuple[Generation, int]] = deque()
+        sampling: list[tuple[Generation, int]] = []
         for output in step.outputs:
             job = self._jobs[self._owner[output.sequence]]
             if isinstance(job, _ScoreJob):
@@ -349,7 +348,7 @@ class Engine:
             if output.first_position + output.row_count == len(output.sequence.token_ids):
                 sampling.append((job, output.row_start + output.row_count - 1))
         if sampling:
-            self._sample([job for job, _ in sampling], logits[[row for _, row in sampling]])
+            self._sample([job for job, _ in sampling], _rows(logits, [row for _, row in sampling]))
 
     def _note_prompt_logprobs(self, job: Generation, output: StepOutput, logits: Any) -> None:
         """Logits of position p give the logprob of the prompt token at p + 1."""
@@ -423,6 +422,11 @@ class _Group:
             if ready is not None:
                 self._ready.append(ready)
             return sorted(self._ready, key=lambda item: item[0]) if not self._missing else None
+
+
+def _rows(logits: Any, rows: list[int]) -> Any:
+    """The rows asked for; the very same tensor when that is all of them, which saves a copy in pure decode steps."""
+    return logits if rows == list(range(len(logits))) else logits[rows]
 
 
 def _report(callback: Callable[[Any], None], value: Any) -> None:

@@ -8,7 +8,8 @@ import json
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -52,7 +53,7 @@ def serve(config: RuntimeConfig, settings: ServerSettings) -> None:
         runtime.close()
 
 
-def _lifespan(state: ServerState):  # type: ignore[no-untyped-def]  # Starlette's own type is private
+def _lifespan(state: ServerState) -> Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]:
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await _warm_up(state)
@@ -89,7 +90,7 @@ async def _report_while_busy(state: ServerState) -> None:
         before = now
 
 
-def _busy_line(before: dict, now: dict) -> str:  # type: ignore[type-arg]
+def _busy_line(before: dict[str, Any], now: dict[str, Any]) -> str:
     cache, old = now["radix_cache"], before["radix_cache"]
     queried = cache["queried_tokens"] - old["queried_tokens"]
     hits = cache["hit_tokens"] - old["hit_tokens"]

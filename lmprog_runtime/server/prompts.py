@@ -58,12 +58,12 @@ def chat_ids(
     """Ids of a conversation in the model's own template."""
     plain = [message_dict(message) for message in messages]
     check_length(runtime, sum(len(str(message["content"] or "")) for message in plain))
-    more = {"tools": [tool.model_dump(exclude_none=True) for tool in tools]} if tools else {}
+    shown = [tool.model_dump(exclude_none=True) for tool in tools] if tools else None
     return runtime.chat.render(
         plain,
         add_generation_prompt=add_generation_prompt and not continue_final_message,
         continue_final_message=continue_final_message,
-        **more,
+        tools=shown,
     )
 
 

@@ -141,4 +141,4 @@ def _add_cache(app: FastAPI, state: ServerState) -> None:
     @app.post("/cache/explain")
     async def explain(body: ExplainBody) -> dict[str, Any]:
         given = body.input_ids if body.input_ids is not None else body.text or ""
-        return await asyncio.to_thread(lambda: runtime.cache.explain(given, salt=body.cache_salt).as_dict())
+        return await asyncio.to_thread(lambda: runtime.cache.explain(given, salt=body.cache_salt)._asdict())
