@@ -82,6 +82,7 @@ class Executor:
         self._steps: deque[Step] = deque()
         self._has_arrived = False  # the running step's end came before its start() had returned
         self._call: PendingCall | None = None
+        self._call_rank = 0
         self._wakeups: list[Callback] = []
         self._lock = threading.Lock()
         self._driver: int | None = None  # the thread that is running steps now
@@ -176,18 +177,21 @@ class Executor:
     def resume(self) -> None:
         """The step whose start() returned, or will return, False has finished. Any thread."""
         with self._lock:
-            self._call = None
+            self._call, self._call_rank = None, 0
             if self._phase is not _Phase.CALLING:
                 self._has_arrived = True
                 return
             self._phase = _Phase.BUSY
         self._drain()
 
-    def now_calling(self, call: PendingCall) -> None:
-        """Remember the model call of the running step, to cancel it when the state fails."""
+    def now_calling(self, call: PendingCall, rank: int = 0) -> None:
+        """Remember what the running step waits for, to cancel it when the state fails.
+
+        A call may fail, and be followed by another, before the one who made it gets here: the higher rank stays.
+        """
         with self._lock:
-            if not self._has_arrived:
-                self._call = call
+            if not self._has_arrived and rank >= self._call_rank:
+                self._call, self._call_rank = call, rank
             has_failed = self.failure is not None
         if has_failed:
             call.cancel()

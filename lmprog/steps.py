@@ -74,8 +74,8 @@ class ModelStep(Step):
         raise NotImplementedError
 
     def _call(self) -> None:
-        sink = Sink(self._delta, self._done, self._failed)
-        self._executor.now_calling(self.call(self._executor.stream, sink))
+        sink, rank = Sink(self._delta, self._done, self._failed), 2 * self._attempts
+        self._executor.now_calling(self.call(self._executor.stream, sink), rank)
 
     def _delta(self, text: str) -> None:
         self.record.text += text
@@ -94,7 +94,8 @@ class ModelStep(Step):
         executor = self._executor
         if self._may_try_again(error):
             self._attempts += 1
-            executor.now_calling(_Backoff(_pause(self._attempts), self._call, self._failed))
+            backoff = _Backoff(_pause(self._attempts), self._call, self._failed)
+            executor.now_calling(backoff, rank=2 * self._attempts - 1)
         else:
             executor.fail(error, self)
             executor.resume()
