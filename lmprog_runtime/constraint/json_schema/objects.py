@@ -1,0 +1,327 @@
+"""Objects: declared members in their order, then all others, by the languages of their names.
+
+Every name that a facet mentions becomes a member of its own, which may come once. The names that nothing mentions are
+split by the languages of patternProperties and propertyNames into cells, each with the goal of its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+from typing import NamedTuple
+
+from lmprog_runtime.constraint.expressions import Expressions
+from lmprog_runtime.constraint.json_schema.facets import ObjectFacet, Rule, Scope
+from lmprog_runtime.constraint.json_schema.goals import ANYTHING, NEVER, Goal, both
+from lmprog_runtime.constraint.json_schema.layouts import Layout
+from lmprog_runtime.constraint.json_schema.plans import Compiled, HasInstance
+from lmprog_runtime.constraint.json_schema.strings import Strings
+from lmprog_runtime.errors import ConstraintUnsupported
+
+EMPTY, EPSILON = Expressions.EMPTY, Expressions.EPSILON
+
+
+class Member(NamedTuple):
+    """A member with a name that the schema mentions."""
+
+    name: str
+    goal: Goal
+    is_required: bool
+
+
+class Cell(NamedTuple):
+    """Members with a name out of a language, which the schema does not mention."""
+
+    language: int
+    goal: Goal
+
+
+class ObjectParts(NamedTuple):
+    members: tuple[Member, ...]
+    cells: tuple[Cell, ...]
+    demanded: tuple[tuple[Cell, ...], ...]  # for each, a member of one of the cells must be there
+    low: int
+    high: int | None
+
+
+class Braces:
+    """Writes objects in a layout."""
+
+    def __init__(self, expressions: Expressions, strings: Strings, layout: Layout, any_order: bool) -> None:
+        self.expressions = expressions
+        self.strings = strings
+        self.any_order = any_order
+        self._layout = layout
+        self._open = expressions.literal(b"{")
+        self._close = expressions.literal(b"}")
+
+    def member(self, name: str, value: int) -> int:
+        return self.expressions.concat(self.strings.constant(name), self._layout.colon, value)
+
+    def unnamed(self, language: int, value: int) -> int:
+        return self.expressions.concat(self.strings.quoted(language), self._layout.colon, value)
+
+    def members(self, pairs: Sequence[tuple[int, bool]], extra: int, low: int, high: int | None) -> int:
+        return self.expressions.members(
+            pairs, separator=self._layout.comma, extra=extra, low=low, high=high, any_order=self.any_order
+        )
+
+    def enclosed(self, members: int) -> int:
+        """An object of the members, which are at least one."""
+        gap = self._layout.gap
+        return self.expressions.concat(self._open, gap, members, gap, self._close)
+
+    def empty(self) -> int:
+        return self.expressions.concat(self._open, self._layout.gap, self._close)
+
+    @property
+    def comma(self) -> int:
+        return self._layout.comma
+
+    @property
+    def has_gap(self) -> bool:
+        return self._layout.gap != EPSILON
+
+
+class ObjectPlan:
+    """One way to fill an object."""
+
+    def __init__(self, parts: ObjectParts, braces: Braces) -> None:
+        self._parts = parts
+        self._braces = braces
+        goals = [member.goal for member in parts.members]
+        goals += [cell.goal for cells in (parts.cells, *parts.demanded) for cell in cells]
+        self.goals: Iterable[Goal] = dict.fromkeys(goals)
+
+    def can_be_filled(self, has_instance: HasInstance) -> bool:
+        parts = self._parts
+        if not all(has_instance(member.goal) for member in parts.members if member.is_required):
+            return False
+        if not all(any(has_instance(cell.goal) for cell in cells) for cells in parts.demanded):
+            return False
+        return not parts.low or self._has_enough(has_instance)
+
+    def _has_enough(self, has_instance: HasInstance) -> bool:
+        if any(has_instance(cell.goal) for cell in self._parts.cells):
+            return True
+        usable = sum(has_instance(member.goal) for member in self._parts.members)
+        return usable + len(self._parts.demanded) >= self._parts.low
+
+    def build(self, compiled: Compiled) -> int:
+        parts, braces = self._parts, self._braces
+        pairs = []
+        for member in parts.members:
+            value = compiled(member.goal)
+            if value != EMPTY:
+                pairs.append((braces.member(member.name, value), member.is_required))
+            elif member.is_required:
+                return EMPTY
+        extra = self._unnamed(parts.cells, compiled)
+        demanded = [self._unnamed(cells, compiled) for cells in parts.demanded]
+        if EMPTY in demanded:
+            return EMPTY
+        return self._enclosed(pairs, extra, demanded)
+
+    def _unnamed(self, cells: Iterable[Cell], compiled: Compiled) -> int:
+        by_value: dict[int, list[int]] = {}
+        for cell in cells:
+            by_value.setdefault(compiled(cell.goal), []).append(cell.language)
+        by_value.pop(EMPTY, None)
+        e, braces = self._braces.expressions, self._braces
+        return e.alternate(braces.unnamed(e.alternate(languages), value) for value, languages in by_value.items())
+
+    def _enclosed(self, pairs: list[tuple[int, bool]], extra: int, demanded: list[int]) -> int:
+        parts, braces = self._parts, self._braces
+        low, high = parts.low, parts.high
+        if braces.any_order or not demanded:
+            pairs = pairs + [(member, True) for member in demanded]
+            return self._with_empty(pairs, extra, low, high)
+        return self._with_demanded(pairs, extra, demanded)
+
+    def _with_empty(self, pairs: list[tuple[int, bool]], extra: int, low: int, high: int | None) -> int:
+        braces, e = self._braces, self._braces.expressions
+        members = braces.members(pairs, extra, low, high)
+        if not braces.has_gap or not e.is_nullable(members):
+            return EMPTY if members == EMPTY else braces.enclosed(members)
+        if high == 0 or (not pairs and extra == EMPTY):
+            return braces.empty()
+        return e.alternate((braces.empty(), braces.enclosed(braces.members(pairs, extra, 1, high))))
+
+    def _with_demanded(self, pairs: list[tuple[int, bool]], extra: int, demanded: list[int]) -> int:
+        """Demanded members come last: whatever other member has the same name, a reader keeps the last one."""
+        e, braces = self._braces.expressions, self._braces
+        last = e.concat(*_joined(demanded, braces.comma))
+        low = max(self._parts.low - len(demanded), 0)
+        high = None if self._parts.high is None else self._parts.high - len(demanded)
+        if high is not None and high < 0:
+            return EMPTY
+        found = []
+        if low == 0 and not any(required for _, required in pairs):
+            found.append(braces.enclosed(last))
+        if high != 0 and (pairs or extra != EMPTY):
+            before = braces.members(pairs, extra, max(low, 1), high)
+            found.append(braces.enclosed(e.concat(before, braces.comma, last)))
+        return e.alternate(found)
+
+
+def _joined(items: list[int], separator: int) -> Iterator[int]:
+    for index, item in enumerate(items):
+        if index:
+            yield separator
+        yield item
+
+
+class Objects:
+    """Plans of object facets."""
+
+    def __init__(self, braces: Braces) -> None:
+        self._braces = braces
+        self._strings = braces.strings
+        self._e = braces.expressions
+        self._in_scope: dict[tuple[str, Scope], bool] = {}
+
+    def plans(self, facet: ObjectFacet) -> list[ObjectPlan]:
+        """The ways to fill an object of a facet: one, times the members that can be what `some` demands."""
+        return [ObjectPlan(parts, self._braces) for parts in self._parts(facet)]
+
+    def _parts(self, facet: ObjectFacet) -> Iterator[ObjectParts]:
+        names = _names(facet)
+        cells = self._cells(facet, names)
+        kept = tuple(Cell(cell.language, cell.goal) for cell in cells if cell.goal != NEVER)
+        pending: list[tuple[ObjectFacet, tuple[Rule, ...], int]] = [(facet, (), 0)]
+        while pending:
+            facet, unnamed, index = pending.pop()
+            if index < len(facet.some):
+                rule = facet.some[index]
+                pending += [(named, unnamed, index + 1) for named in self._named_ways(facet, names, rule)]
+                pending.append((facet, (*unnamed, rule), index + 1))
+                continue
+            members = self._members(facet, names)
+            if members is not None:
+                for demanded in _demands(cells, unnamed):
+                    yield ObjectParts(tuple(members), kept, demanded, facet.low, facet.high)
+
+    # -- names that the schema mentions -----------------------------------------------------------------------------
+
+    def _members(self, facet: ObjectFacet, names: list[str]) -> list[Member] | None:
+        """The members that may be; None when a required one may not."""
+        goals = dict(facet.named)
+        required = frozenset(facet.required)
+        members = []
+        for name in names:
+            goal = goals.get(name, ANYTHING)
+            for rule in facet.rules:
+                if goal != NEVER and self._is_in(name, rule.scope):
+                    goal = both(goal, rule.goal)
+            if goal != NEVER:
+                members.append(Member(name, goal, name in required))
+            elif name in required:
+                return None
+        return members
+
+    def _is_in(self, name: str, scope: Scope) -> bool:
+        if name in scope.names:
+            return False
+        if not scope.outside and scope.inside is None:
+            return True
+        key = (name, scope)
+        found = self._in_scope.get(key)
+        if found is None:
+            inside = () if scope.inside is None else (scope.inside,)
+            found = self._strings.is_in_all(name, inside) and self._strings.is_in_none(name, scope.outside)
+            self._in_scope[key] = found
+        return found
+
+    def _named_ways(self, facet: ObjectFacet, names: list[str], rule: Rule) -> Iterator[ObjectFacet]:
+        """The demanded member is one that the schema mentions."""
+        for name in names:
+            if self._is_in(name, rule.scope):
+                named = dict(facet.named)
+                named[name] = both(named.get(name, ANYTHING), rule.goal)
+                required = tuple(dict.fromkeys((*facet.required, name)))
+                yield facet._replace(named=tuple(named.items()), required=required)
+
+    # -- names that it does not mention -----------------------------------------------------------------------------
+
+    def _cells(self, facet: ObjectFacet, names: list[str]) -> list[_RuledCell]:
+        """The other names, split by every language of a scope."""
+        free = self._strings.anything
+        if names:
+            free = self._e.intersect(free, self._strings.other_than(names))
+        cells = [_RuledCell(free, frozenset(), ANYTHING)]
+        for language in _languages(facet):
+            cells = [half for cell in cells for half in self._halves(cell, language)]
+        ruled = []
+        for cell in cells:
+            goal = ANYTHING
+            for rule in facet.rules:
+                if cell.is_in(rule.scope):
+                    goal = both(goal, rule.goal)
+            ruled.append(cell._replace(goal=goal))
+        return ruled
+
+    def _halves(self, cell: _RuledCell, language: int) -> Iterator[_RuledCell]:
+        inside = self._strings.intersection([cell.language, language])
+        if inside != EMPTY:
+            yield _RuledCell(inside, cell.languages | {language}, cell.goal)
+        outside = self._strings.intersection([cell.language, self._e.complement(language)])
+        if outside != EMPTY:
+            yield _RuledCell(outside, cell.languages, cell.goal)
+
+
+class _RuledCell(NamedTuple):
+    language: int
+    languages: frozenset[int]  # those of scopes that it is inside of; it is outside of all others
+    goal: Goal
+
+    def is_in(self, scope: Scope) -> bool:
+        return not (scope.outside & self.languages) and (scope.inside is None or scope.inside in self.languages)
+
+
+def _demands(cells: Sequence[_RuledCell], rules: tuple[Rule, ...]) -> Iterator[tuple[tuple[Cell, ...], ...]]:
+    """The ways in which members that the schema does not mention can be what each rule demands: for each such member,
+    the cells that it can be of."""
+    if len(rules) < 2:
+        groups = tuple(tuple(Cell(cell.language, goal) for cell, goal in _candidates(cells, rule)) for rule in rules)
+        if all(groups):
+            yield groups
+        return
+    for choice in product(*(_candidates(cells, rule) for rule in rules)):
+        goals: dict[int, Goal] = {}
+        for cell, goal in choice:
+            goals[cell.language] = _for_both(goals.get(cell.language, goal), goal)
+        if NEVER not in goals.values():
+            yield tuple((Cell(language, goal),) for language, goal in goals.items())
+
+
+def _candidates(cells: Sequence[_RuledCell], rule: Rule) -> list[tuple[_RuledCell, Goal]]:
+    candidates = ((cell, both(cell.goal, rule.goal)) for cell in cells if cell.is_in(rule.scope))
+    return [(cell, goal) for cell, goal in candidates if goal != NEVER]
+
+
+def _for_both(one: Goal, other: Goal) -> Goal:
+    """The goal of one member that is what two rules demand. It has to be one: two could have the same name, unless any
+    member that is what one rule demands is also what the other does."""
+    found = both(one, other)
+    if found not in (one, other):
+        raise ConstraintUnsupported(
+            "The schema demands two members with different values without saying their names (by negated "
+            "patternProperties or additionalProperties); declare the names."
+        )
+    return found
+
+
+def _names(facet: ObjectFacet) -> list[str]:
+    """Every name that a facet mentions, in the order of members."""
+    scopes = [rule.scope for rule in (*facet.rules, *facet.some)]
+    named = [name for name, _ in facet.named]
+    return list(dict.fromkeys([*named, *facet.required, *(name for scope in scopes for name in scope.names)]))
+
+
+def _languages(facet: ObjectFacet) -> list[int]:
+    found: dict[int, None] = {}
+    for rule in (*facet.rules, *facet.some):
+        found.update(dict.fromkeys(sorted(rule.scope.outside)))
+        if rule.scope.inside is not None:
+            found[rule.scope.inside] = None
+    return list(found)

@@ -1,0 +1,32 @@
+"""What the caller of the front end may choose, and what a schema may cost."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Order = Literal["schema", "any"]
+Formats = Literal["assert", "annotate"]
+
+
+class SchemaLimits(NamedTuple):
+    """Costs of one schema. One that passes any of them is refused with ConstraintTooLarge, which names the limit."""
+
+    depth: int = 200  # schemas inside each other in the text
+    applicators: int = 48  # schemas that apply to one value through each other ($ref, allOf, ...)
+    alternatives: int = 1_000  # of one type, for one value, once branches are multiplied out
+    goals: int = 20_000  # different conjunctions of schemas for items and members
+    counted: int = 20_000  # positions x counters of one array
+    modulus: int = 2_000  # of multipleOf, once its trailing zeros are taken off
+    seconds: float = 5.0  # of the front end; the automaton has its own clock
+
+
+DEFAULT_LIMITS = SchemaLimits()
+
+
+class SchemaOptions(NamedTuple):
+    """How instances are written, and which rule formats follow."""
+
+    whitespace: str = "compact"
+    order: Order = "schema"
+    formats: Formats = "assert"
+    limits: SchemaLimits = DEFAULT_LIMITS
