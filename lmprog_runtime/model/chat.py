@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -88,21 +88,31 @@ class ChatTemplate:
         return self._opened(roles) + _placeholder(len(roles) - 1) + end
 
     def _opened(self, roles: Roles) -> str:
-        """The text up to the content of the last turn. An assistant's turn is taken as it looks once it is history:
-        some templates write their last answer in another way, with empty thoughts before it."""
-        alone, followed = roles, (*roles, "user")
-        for shown in (followed, alone) if roles[-1] == "assistant" else (alone, followed):
+        """The text up to the content of the last turn. An answer is taken as it looks once it is history: some
+        templates write their last answer in another way, with empty thoughts before it. Where the template cannot
+        write these turns at all, an answer opens with the prompt to generate it."""
+        count, is_answer = len(roles), roles[-1] == "assistant"
+        ways: list[Callable[[], list[str]]] = [
+            lambda: self._around_contents(roles)[:count],
+            lambda: self._around_contents((*roles, "user"))[:count],
+        ]
+        if is_answer:
+            ways.reverse()
+        if is_answer and count > 1:
+            ways.append(lambda: self._around_contents(roles[:-1], add_generation_prompt=True))
+        refusals = []
+        for way in ways:
             try:
-                return _with_placeholders(self._around_contents(shown)[: len(roles)])
-            except RequestRefused as error:
-                if shown is alone:
-                    refusal = error
-        raise refusal
+                return _with_placeholders(way())
+            except RequestRefused as refusal:
+                refusals.append(refusal)
+        raise refusals[1 if is_answer else 0]  # that of these very roles
 
-    def _around_contents(self, roles: Roles) -> list[str]:
+    def _around_contents(self, roles: Roles, *, add_generation_prompt: bool = False) -> list[str]:
         """The template's text before, between and after the contents of turns with these roles."""
         messages = [{"role": role, "content": _placeholder(index)} for index, role in enumerate(roles)]
-        pieces = _PLACEHOLDER.split(self._render({"messages": messages}, 0))
+        text = self._render({"messages": messages, "add_generation_prompt": add_generation_prompt}, 0)
+        pieces = _PLACEHOLDER.split(text)
         if pieces[1::2] == [str(index) for index in range(len(roles))]:
             return pieces[::2]
         raise RequestRefused(

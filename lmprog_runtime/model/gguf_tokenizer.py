@@ -103,11 +103,19 @@ def _types(metadata: Metadata) -> Sequence[int]:
 
 
 def _added_tokens(metadata: Metadata) -> list[Json]:
+    """Control and user-defined tokens, and the unused ones before the last of them, which keep its place."""
+    kinds = _types(metadata)
+    added = [index for index, kind in enumerate(kinds) if kind in (_UNKNOWN, _CONTROL, _USER_DEFINED)]
+    unused = [index for index, kind in enumerate(kinds) if kind == _UNUSED and index < max(added, default=0)]
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     return [
-        {"id": token_id, "content": token, **flags, "special": kind != _USER_DEFINED}
-        for token_id, (token, kind) in enumerate(zip(metadata["tokenizer.ggml.tokens"], _types(metadata), strict=True))
-        if kind in (_UNKNOWN, _CONTROL, _USER_DEFINED)
+        {
+            "id": index,
+            "content": metadata["tokenizer.ggml.tokens"][index],
+            **flags,
+            "special": kinds[index] != _USER_DEFINED,
+        }
+        for index in sorted([*added, *unused])
     ]
 
 

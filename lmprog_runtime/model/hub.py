@@ -189,7 +189,7 @@ def _hugging_face_models() -> list[StoredModel]:
     from huggingface_hub.errors import CacheNotFound
 
     try:
-        repositories = huggingface_hub.scan_cache_dir().repos
+        repositories = huggingface_hub.scan_cache_dir(huggingface_hub.constants.HF_HUB_CACHE).repos
     except CacheNotFound:
         return []
     models = [repo for repo in repositories if repo.repo_type == "model"]

@@ -28,7 +28,7 @@ from jinja2.utils import Namespace
 
 from lmprog_runtime.errors import ModelUnsupported, RequestRefused
 
-MOST_STEPS = 1_000_000
+MOST_STEPS = 300_000
 """Loop turns and macro calls of one rendering. A chat of 10,000 messages takes some 50,000."""
 
 MOST_SECONDS = 5.0
