@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lmprog_runtime.constraint.fallback.arena import PythonArena
+from lmprog_runtime.constraint.fallback.walker import PythonWalker
 from lmprog_runtime.constraint.limits import DEFAULT_LIMITS, Limits
+from lmprog_runtime.constraint.native import NativeArena, NativeWalker, load_library
+from lmprog_runtime.constraint.vocabulary import Vocabulary
 
 
 class Arena(Protocol):
@@ -41,9 +47,35 @@ class Arena(Protocol):
     def words(self, choices: Sequence[bytes]) -> int: ...
     def is_nullable(self, x: int) -> bool: ...
     def step(self, x: int, data: bytes) -> int: ...
+    def is_final(self, x: int) -> bool: ...
     def is_empty(self, x: int) -> bool | None: ...
     def seal(self, root: int, producible: bytes) -> int: ...
 
 
+class Walker(Protocol):
+    """An arena's automaton over one vocabulary's tokens."""
+
+    def mask(self, state: int) -> NDArray[np.uint32]:
+        """A new array of bits: the text tokens that may follow (end-of-sequence ids are not set)."""
+        ...
+
+    def advance(self, state: int, token_id: int) -> int:
+        """The state after a token; 0 when it is not allowed or is no text."""
+        ...
+
+    def forced(self, state: int, most: int) -> tuple[bytes, int]:
+        """Bytes that must come next, at most `most`; and where in them the first longer allowed token could begin (their
+        length when none can)."""
+        ...
+
+
 def new_arena(limits: Limits = DEFAULT_LIMITS) -> Arena:
-    return PythonArena(limits)
+    library = load_library()
+    return PythonArena(limits) if library is None else NativeArena(library, limits)
+
+
+def new_walker(arena: Arena, vocabulary: Vocabulary) -> Walker:
+    if isinstance(arena, NativeArena):
+        return NativeWalker(arena, vocabulary)
+    assert isinstance(arena, PythonArena)
+    return PythonWalker(arena, vocabulary)

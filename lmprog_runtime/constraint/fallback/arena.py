@@ -23,8 +23,10 @@ class PythonArena:
         self.nodes = Sealing(limits)
         self._lock = threading.RLock()
 
-    def _guarded(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def guarded(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         with self._lock:
+            if self.nodes.is_sealed:
+                self.nodes.start_clock(self.limits.walk_seconds)
             try:
                 return function(*args, **kwargs)
             except LimitReached as error:
@@ -40,34 +42,34 @@ class PythonArena:
         mask = 0
         for byte in data:
             mask |= 1 << byte
-        return self._guarded(self.nodes.byte_set, mask)
+        return self.guarded(self.nodes.byte_set, mask)
 
     def literal(self, data: bytes) -> int:
-        return self._guarded(self.nodes.literal, data)
+        return self.guarded(self.nodes.literal, data)
 
     def concat(self, parts: Sequence[int]) -> int:
-        return self._guarded(self.nodes.concat, parts)
+        return self.guarded(self.nodes.concat, parts)
 
     def alternate(self, members: Sequence[int]) -> int:
-        return self._guarded(self.nodes.alternate, members)
+        return self.guarded(self.nodes.alternate, members)
 
     def intersect(self, members: Sequence[int]) -> int:
-        return self._guarded(self.nodes.intersect, members)
+        return self.guarded(self.nodes.intersect, members)
 
     def complement(self, x: int) -> int:
-        return self._guarded(self.nodes.complement, x)
+        return self.guarded(self.nodes.complement, x)
 
     def repeat(self, x: int, low: int, high: int) -> int:
-        return self._guarded(self.nodes.repeat, x, low, high)
+        return self.guarded(self.nodes.repeat, x, low, high)
 
     def lexeme(self, x: int) -> int:
-        return self._guarded(self.nodes.lexeme, x)
+        return self.guarded(self.nodes.lexeme, x)
 
     def reference(self, nullable: bool) -> int:
-        return self._guarded(self.nodes.reference, nullable)
+        return self.guarded(self.nodes.reference, nullable)
 
     def define(self, reference: int, x: int) -> None:
-        self._guarded(self.nodes.define, reference, x)
+        self.guarded(self.nodes.define, reference, x)
 
     def members(
         self,
@@ -80,13 +82,13 @@ class PythonArena:
         any_order: bool,
     ) -> int:
         definition = MemberList(tuple(pairs), tuple(required), extra, separator, low, high, any_order)
-        return self._guarded(self.nodes.members, definition)
+        return self.guarded(self.nodes.members, definition)
 
     def code_points(self, ranges: Sequence[tuple[int, int]], encoding: int) -> int:
-        return self._guarded(texts.code_points, self.nodes, ranges, encoding)
+        return self.guarded(texts.code_points, self.nodes, ranges, encoding)
 
     def words(self, choices: Sequence[bytes]) -> int:
-        return self._guarded(texts.words, self.nodes, choices)
+        return self.guarded(texts.words, self.nodes, choices)
 
     # -- asking -----------------------------------------------------------------------------------------------------
 
@@ -94,11 +96,15 @@ class PythonArena:
         return self.nodes.nullable[x]
 
     def step(self, x: int, data: bytes) -> int:
-        return self._guarded(self.nodes.step, x, data)
+        return self.guarded(self.nodes.step, x, data)
+
+    def is_final(self, x: int) -> bool:
+        """Whether it accepts and no byte can follow."""
+        return self.guarded(self.nodes.is_final, x)
 
     def is_empty(self, x: int) -> bool | None:
-        return self._guarded(self.nodes.is_empty, x)
+        return self.guarded(self.nodes.is_empty, x)
 
     def seal(self, root: int, producible: bytes) -> int:
         """`producible`: 32 bytes, bit b%8 of byte b//8 is set when the vocabulary can write byte b."""
-        return self._guarded(self.nodes.seal, root, int.from_bytes(producible, "little"))
+        return self.guarded(self.nodes.seal, root, int.from_bytes(producible, "little"))

@@ -8,6 +8,7 @@ concatenation.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from lmprog_runtime.constraint.fallback.nodes import (
     ALL_BYTES,
@@ -24,9 +25,11 @@ from lmprog_runtime.constraint.fallback.nodes import (
     SET,
     Nodes,
 )
-from lmprog_runtime.constraint.limits import STATES, UNDEFINED, LimitReached, Limits
+from lmprog_runtime.constraint.limits import MAX_NESTING, STATES, UNDEFINED, LimitReached, Limits
 
 _UNKNOWN, _ALIVE, _DEAD = 0, 1, 2
+
+Follow = Callable[[int, int], int]
 
 
 class Derivatives(Nodes):
@@ -39,11 +42,12 @@ class Derivatives(Nodes):
         self._first: dict[int, int] = {}
         self._expanded: dict[int, int] = {}
         self._life: dict[int, int] = {}
-        self._representatives = [0]
+        self._raw: dict[int, int] = {}
+        self.representatives = [0]
 
     def _forget_transitions(self) -> None:
-        self._transitions = {}
-        self._representatives = [self.classes.index(c) for c in range(self.class_count)]
+        self._transitions, self._raw = {}, {}
+        self.representatives = [self.classes.index(c) for c in range(self.class_count)]
 
     # -- first bytes ------------------------------------------------------------------------------------------------
 
@@ -101,45 +105,56 @@ class Derivatives(Nodes):
     def _derive(self, x: int, byte: int) -> int:
         if not self.first(x) >> byte & 1:
             return EMPTY
-        derived = self._derive_unchecked(x, byte)
+        derived = self._derivative(x, byte, self.next_state)
         if self.is_sealed and self.kind[derived] in (AND, NOT) and not self._is_alive(derived):
             return EMPTY
         return derived
 
-    def _derive_unchecked(self, x: int, byte: int) -> int:
+    def _raw_next(self, x: int, byte: int) -> int:
+        """A derivative that may be empty without being EMPTY: the search for emptiness itself is made of them."""
+        if not self.is_sealed or self.is_plain[x]:
+            return self.next_state(x, byte)
+        key = x << 8 | self.classes[byte]
+        found = self._raw.get(key)
+        if found is None:
+            allowed = self.first(x) >> byte & 1
+            found = self._raw[key] = self._derivative(x, byte, self._raw_next) if allowed else EMPTY
+        return found
+
+    def _derivative(self, x: int, byte: int, follow: Follow) -> int:
         kind, args = self.kind[x], self.args[x]
         if kind == SET:
             return EPSILON if args[0] >> byte & 1 else EMPTY
         if kind == CAT:
-            return self._derive_concatenation(x, byte)
+            return self._derive_concatenation(x, byte, follow)
         if kind == ALT:
-            return self.alternate([self.next_state(member, byte) for member in args])
+            return self.alternate([follow(member, byte) for member in args])
         if kind == REP:
             child, low, high = args
-            return self.concat2(self.next_state(child, byte), self.repeat(child, max(low - 1, 0), max(high - 1, -1)))
+            return self.concat2(follow(child, byte), self.repeat(child, max(low - 1, 0), max(high - 1, -1)))
         if kind == AND:
-            return self.intersect([self.next_state(member, byte) for member in args])
+            return self.intersect([follow(member, byte) for member in args])
         if kind == NOT:
-            return self.complement(self.next_state(args[0], byte))
+            return self.complement(follow(args[0], byte))
         if kind == LEX:
-            return self.lexeme(self.next_state(args[0], byte))
+            return self.lexeme(follow(args[0], byte))
         if kind == REF:
-            return self.next_state(self._definition(x), byte)
+            return follow(self._definition(x), byte)
         if kind == MEMBERS:
-            return self.next_state(self.expand(x), byte)
+            return follow(self.expand(x), byte)
         return EMPTY
 
-    def _derive_concatenation(self, x: int, byte: int) -> int:
+    def _derive_concatenation(self, x: int, byte: int, follow: Follow) -> int:
         """Along the spine for as long as it may be skipped: a loop, since a spine can be long."""
         parts = []
         while self.kind[x] == CAT:
             head, tail = self.args[x]
             if self.first(head) >> byte & 1:
-                parts.append(self.concat2(self.next_state(head, byte), tail))
+                parts.append(self.concat2(follow(head, byte), tail))
             x = tail
             if not self.nullable[head]:
                 return self.alternate(parts)
-        parts.append(self.next_state(x, byte))
+        parts.append(follow(x, byte))
         return self.alternate(parts)
 
     def expand(self, x: int) -> int:
@@ -178,6 +193,11 @@ class Derivatives(Nodes):
                 break
         return x
 
+    def is_final(self, x: int) -> bool:
+        allowed = self.first(x) & self.producible
+        leaving = (b for b in self.representatives if allowed >> b & 1)
+        return self.nullable[x] and all(self.next_state(x, b) == EMPTY for b in leaving)
+
     # -- emptiness --------------------------------------------------------------------------------------------------
 
     def _is_alive(self, x: int) -> bool:
@@ -215,10 +235,10 @@ class Derivatives(Nodes):
 
     def _push_successors(self, state: int, parents: dict[int, int], waiting: deque[int]) -> None:
         allowed = self.first(state) & self.producible
-        for byte in self._representatives:
+        for byte in self.representatives:
             if not allowed >> byte & 1:
                 continue
-            after = self._derive_unchecked(state, byte)
+            after = self._raw_next(state, byte)
             if after != EMPTY and after not in parents and self._life.get(after) != _DEAD:
                 parents[after] = state
                 waiting.append(after)
@@ -228,23 +248,23 @@ class Derivatives(Nodes):
             self._life[state] = _ALIVE
             state = parents[state]
 
-    def _is_surely_alive(self, x: int) -> bool:
-        """Alive without a search: it accepts, or (sealed) it is a state that was checked when it was made."""
-        if self.nullable[x] or self._life.get(x) == _ALIVE:
-            return True
-        if self.is_sealed:
-            return x != EMPTY and self.kind[x] not in (AND, NOT)
-        return self._is_productive(x)
-
-    def _is_productive(self, x: int) -> bool:
-        """Alive by its shape alone; False says nothing."""
+    def _is_surely_alive(self, x: int, depth: int = MAX_NESTING) -> bool:
+        """Alive by its shape and by what is known, looked at to a depth; False says nothing."""
+        if self.nullable[x] or self.is_plain[x]:
+            return x != EMPTY
+        if depth == 0:
+            return False
         while self.kind[x] == CAT:
-            if not self._is_productive(self.args[x][0]):
+            if not self._is_surely_alive(self.args[x][0], depth - 1):
                 return False
             x = self.args[x][1]
         kind, args = self.kind[x], self.args[x]
-        if kind == ALT:
-            return any(self._is_productive(member) for member in args)
+        if self.nullable[x] or self.is_plain[x]:
+            return x != EMPTY
         if kind in (REP, LEX):
-            return self.nullable[x] or self._is_productive(args[0])
-        return kind == SET or self.nullable[x]
+            return self._is_surely_alive(args[0], depth - 1)
+        if kind == ALT:
+            return any(self._is_surely_alive(member, depth - 1) for member in args)
+        if kind in (REF, MEMBERS):
+            return self.is_sealed
+        return self._life.get(x) == _ALIVE

@@ -51,6 +51,7 @@ class Nodes:
         self.args: list[tuple[int, ...]] = []
         self.nullable: list[bool] = []
         self.left_depth: list[int] = []
+        self.is_plain: list[bool] = []  # no intersection, complement, reference inside: not EMPTY means it has a text
         self.definitions: list[int] = []  # of references; -1: not yet
         self.member_lists: list[MemberList] = []
         self.classes = [0] * 256  # byte -> class: no set of the arena tells two bytes of a class apart
@@ -77,7 +78,16 @@ class Nodes:
         self.args.append(key[1:])
         self.nullable.append(nullable)
         self.left_depth.append(left_depth)
+        self.is_plain.append(self._is_plain(key))
         return count
+
+    def _is_plain(self, key: tuple[int, ...]) -> bool:
+        kind = key[0]
+        if kind in (CAT, ALT):
+            return all(self.is_plain[x] for x in key[1:])
+        if kind in (REP, LEX):
+            return self.is_plain[key[1]]
+        return kind <= SET
 
     def check_time(self, ticks: int) -> None:
         if not ticks & 63 and time.monotonic() > self._deadline:

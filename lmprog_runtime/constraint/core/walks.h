@@ -1,0 +1,50 @@
+// The two walks over a token trie, which all masks are made of.
+#pragma once
+
+#include "masks.h"
+
+namespace lmprog {
+
+template <class Visit>
+void Masks::walk(const PreorderTrie& trie, int32_t from, int32_t to, Id state, Visit visit) {
+  if (from >= to) return;
+  const int base_depth = trie.depth[from] - 1;
+  stack_[0] = state;
+  for (int32_t i = from; i < to;) {
+    const int depth = trie.depth[i] - base_depth;
+    Id after = nodes_.next_state(stack_[depth - 1], trie.byte[i]);
+    if (after == EMPTY) {
+      i = trie.skip[i];
+      continue;
+    }
+    if ((i & 1023) == 0) nodes_.check_time();
+    stack_[depth] = after;
+    visit(i, after);
+    i++;
+  }
+}
+
+template <class Visit>
+void Masks::walk_both(Id x, Id y, Visit visit) {
+  const PreorderTrie& trie = vocabulary_.trie;
+  if (is_equal_within(x, y, vocabulary_.max_length)) return;
+  stack_[0] = x;
+  other_stack_[0] = y;
+  for (int32_t i = 0; i < static_cast<int32_t>(trie.size());) {
+    const int depth = trie.depth[i];
+    Id p = stack_[depth - 1], q = other_stack_[depth - 1];
+    p = p == EMPTY ? EMPTY : nodes_.next_state(p, trie.byte[i]);
+    q = q == EMPTY ? EMPTY : nodes_.next_state(q, trie.byte[i]);
+    if (p == q || (p != EMPTY && q != EMPTY && is_equal_within(p, q, vocabulary_.height[i]))) {
+      i = trie.skip[i];
+      continue;
+    }
+    if ((i & 1023) == 0) nodes_.check_time();
+    stack_[depth] = p;
+    other_stack_[depth] = q;
+    visit(i, p, q);
+    i++;
+  }
+}
+
+}  // namespace lmprog
