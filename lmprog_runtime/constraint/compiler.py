@@ -1,0 +1,135 @@
+"""From a request's constraint to a grammar: front end, sealing, and a cache by content.
+
+Refusals are results too and are kept like them. Nothing here runs on the engine's thread.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import NamedTuple
+
+from lmprog_runtime.constraint.expressions import Expressions
+from lmprog_runtime.constraint.grammar import CompiledGrammar
+from lmprog_runtime.constraint.grammar_text import compile_grammar_text
+from lmprog_runtime.constraint.json_schema import compile_schema
+from lmprog_runtime.constraint.vocabulary import Vocabulary
+from lmprog_runtime.constraint.witness import shortest_text
+from lmprog_runtime.errors import ConstraintInvalid, ConstraintTooLarge, ConstraintUnreachable, RequestRefused
+from lmprog_runtime.request import Constraint
+
+MAX_SOURCE = 8 * 2**20
+"""Characters of a constraint."""
+
+WORN_BYTES = 128 * 2**20
+"""A cached automaton that has grown beyond this is compiled afresh for new requests; running ones keep theirs."""
+
+_RETRY_SECONDS = 60.0  # a time limit may have been reached because the machine was busy
+_EVERY_BYTE = b"\xff" * 32
+
+
+class _Refusal(NamedTuple):
+    """A remembered error."""
+
+    error: type[RequestRefused]
+    message: str
+    since: float
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.message)
+
+    @property
+    def holds(self) -> bool:
+        return not issubclass(self.error, ConstraintTooLarge) or time.monotonic() - self.since < _RETRY_SECONDS
+
+
+def compile_constraint(constraint: Constraint, vocabulary: Vocabulary) -> CompiledGrammar:
+    """The grammar of a constraint over a vocabulary. Raises ConstraintInvalid, ConstraintUnsupported, ConstraintTooLarge
+    or ConstraintUnreachable, each saying where and why; the same constraint gets the same answer from the cache."""
+    cache = vocabulary.compiled
+    refusal = cache.get(constraint, _Refusal)
+    if refusal is not None and refusal.holds:
+        raise refusal.error(refusal.message)
+    grammar = cache.get(constraint, CompiledGrammar)
+    if grammar is not None and grammar.nbytes < WORN_BYTES:
+        return grammar
+    try:
+        grammar = _compile(constraint, vocabulary)
+    except RequestRefused as error:
+        cache.put(constraint, _Refusal(type(error), str(error), time.monotonic()))
+        raise
+    cache.put(constraint, grammar)
+    return grammar
+
+
+def prefix_constraint(data: bytes, then: CompiledGrammar | None, vocabulary: Vocabulary) -> CompiledGrammar:
+    """Token healing: the output must begin with `data`, the end of the prompt that was held back, and go on as `then`
+    says (None: with any text). ConstraintUnreachable when the vocabulary cannot write `data`."""
+    grammar = (then or _any_text(vocabulary)).starting_with(data)
+    if grammar is None:
+        raise ConstraintUnreachable(f"This tokenizer cannot write {data!r}; turn token healing off (heal=False).")
+    return grammar
+
+
+def _any_text(vocabulary: Vocabulary) -> CompiledGrammar:
+    grammar = vocabulary.compiled.get("any text", CompiledGrammar)
+    if grammar is None:
+        expressions = Expressions()
+        start = expressions.complement(Expressions.EMPTY)
+        grammar = CompiledGrammar(expressions.arena, expressions.arena.seal(start, vocabulary.producible), vocabulary)
+        vocabulary.compiled.put("any text", grammar)
+    return grammar
+
+
+def _compile(constraint: Constraint, vocabulary: Vocabulary) -> CompiledGrammar:
+    if len(constraint.source) > MAX_SOURCE:
+        raise ConstraintTooLarge(f"The constraint has more than {MAX_SOURCE} characters; make it smaller.")
+    if constraint.kind == "choices":
+        _check_choices(_choices(constraint.source), vocabulary)
+    expressions = Expressions()
+    root = _expression(constraint, expressions)
+    start = expressions.arena.seal(root, vocabulary.producible)
+    if start == Expressions.EMPTY:
+        _refuse_unreachable(constraint, vocabulary)
+    return CompiledGrammar(expressions.arena, start, vocabulary)
+
+
+def _expression(constraint: Constraint, expressions: Expressions) -> int:
+    if constraint.kind == "regex":
+        return expressions.regex(constraint.source)
+    if constraint.kind == "json_schema":
+        return compile_schema(constraint.source, expressions, constraint.whitespace)
+    if constraint.kind == "grammar":
+        return compile_grammar_text(constraint.source, expressions)
+    return expressions.words(choice.encode() for choice in _choices(constraint.source))
+
+
+def _choices(source: str) -> list[str]:
+    try:
+        choices = json.loads(source)
+    except ValueError as error:
+        raise ConstraintInvalid(f"The choices are no JSON list ({error}); give a list of texts.") from None
+    if not isinstance(choices, list) or not choices or not all(isinstance(choice, str) for choice in choices):
+        raise ConstraintInvalid("The choices must be a JSON list of at least one text.")
+    return choices
+
+
+def _check_choices(choices: list[str], vocabulary: Vocabulary) -> None:
+    for choice in choices:
+        if not vocabulary.can_write(choice.encode()):
+            raise ConstraintUnreachable(f"This tokenizer cannot write the choice {choice!r}; leave it out.")
+
+
+def _refuse_unreachable(constraint: Constraint, vocabulary: Vocabulary) -> None:
+    """Say why nothing is left: no text at all, or none that the tokenizer can write."""
+    expressions = Expressions()
+    root = expressions.arena.seal(_expression(constraint, expressions), _EVERY_BYTE)
+    if root == Expressions.EMPTY:
+        raise ConstraintUnreachable("No text satisfies the constraint; it contradicts itself.")
+    example = shortest_text(expressions.arena, root)
+    missing = next((byte for byte in example or b"" if not vocabulary.can_write(bytes([byte]))), None)
+    where = "" if missing is None else f": no token has the byte 0x{missing:02X}, as in {example!r}"
+    raise ConstraintUnreachable(
+        f"This tokenizer cannot write any text that satisfies the constraint{where}; change it."
+    )
