@@ -8,7 +8,6 @@ namespace lmk {
 
 namespace {
 
-constexpr int kDenseStates = 16;  // from here on a unit is bound by arithmetic, and is split by heads first
 constexpr int kUnitsPerThread = 4;
 
 uint64_t low_bits(int64_t count) { return count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1; }

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "abi.h"
+#include "measure.h"
 #include "pack.h"
 
 #define LMK_EXPORT extern "C" __attribute__((visibility("default")))
@@ -55,7 +56,7 @@ void attention_alone(const LmkAttention& a) {
     std::atomic<int> taken{0};
     run_team(a.num_threads, [&](const Member& member) {
         AttentionScratch<KV> scratch;
-        scratch.reserve(std::max(group, kBlockStates), a.head_size);
+        scratch.reserve(most_states(group, a.num_kv_heads), a.head_size);
         attend_units(layer, plan, taken, scratch);
         member.wait();
         merge_rows(layer, plan, member, scratch);
@@ -123,4 +124,15 @@ LMK_EXPORT void lmk_decoder_free(Decoder* decoder) { delete decoder; }
 // phase_seconds: [kPhases] to add to, or null.
 LMK_EXPORT int lmk_decoder_step(Decoder* decoder, const LmkStep* step, int32_t threads, double* phase_seconds) {
     return guarded([&] { decoder->step(*step, threads, phase_seconds); });
+}
+
+// Bytes per second read from `data` by all threads together.
+LMK_EXPORT double lmk_read_rate(const void* data, int64_t bytes, int32_t threads) {
+    return read_rate(static_cast<const char*>(data), bytes, threads);
+}
+
+// Floating-point operations per second of products in `format`, from registers.
+LMK_EXPORT double lmk_arithmetic_rate(int32_t format, int32_t threads, int64_t rounds) {
+    return format == LMK_FLOAT32 ? arithmetic_rate<Float32Product>(threads, rounds)
+                                 : arithmetic_rate<Bf16Product>(threads, rounds);
 }

@@ -97,7 +97,7 @@ class DecoderOf : public Decoder {
         while (static_cast<int>(scratch_.size()) < threads) scratch_.push_back(std::make_unique<ThreadScratch>());
         for (const auto& scratch : scratch_) {
             scratch->row.reserve(std::max(model_.hidden_size, model_.head_size));
-            scratch->attention.reserve(std::max(group_, kBlockStates), model_.head_size);
+            scratch->attention.reserve(most_states(group_, model_.num_kv_heads), model_.head_size);
         }
         for (auto& taken : units_taken_) taken = 0;
     }

@@ -129,8 +129,8 @@ class Decoder:
         self._library = load_library(level)
         self._memory = Memory(self._weight_bytes())
         self._packer = Packer(self._library, self._memory)
-        self._kv_dtype = torch.float32 if dtype == "float32" else torch.bfloat16
-        slot_bytes = 2 * spec.num_kv_heads * round_up(spec.head_dim) * self._kv_dtype.itemsize
+        self.kv_dtype = torch.float32 if dtype == "float32" else torch.bfloat16
+        slot_bytes = 2 * spec.num_kv_heads * round_up(spec.head_dim) * self.kv_dtype.itemsize
         self._pool = Memory(spec.num_layers * num_slots * slot_bytes)
         pool = self._pool.bytes[: spec.num_layers * num_slots * slot_bytes]
         self.kv: NDArray[np.uint8] = pool.view(spec.num_layers, num_slots, slot_bytes).numpy()
@@ -173,8 +173,8 @@ class Decoder:
 
     def _create(self, weights: WeightsLike, num_slots: int) -> int:
         spec, packer = self._spec, self._packer
-        embedding = weights.embedding().to(self._kv_dtype)
-        kv_format = structs.FORMATS["float32" if self._kv_dtype == torch.float32 else "bfloat16"]
+        embedding = weights.embedding().to(self.kv_dtype)
+        kv_format = structs.FORMATS["float32" if self.kv_dtype == torch.float32 else "bfloat16"]
         layers = (structs.Layer * spec.num_layers)(
             *(self._layer(weights.layer(index), index) for index in range(spec.num_layers))
         )
@@ -198,7 +198,7 @@ class Decoder:
             attention_softcap=spec.attention_softcap or 0.0,
             logit_scale=spec.logit_scale,
             logit_softcap=spec.logit_softcap or 0.0,
-            embedding_scale=torch.tensor(spec.embedding_scale, dtype=self._kv_dtype).item(),
+            embedding_scale=torch.tensor(spec.embedding_scale, dtype=self.kv_dtype).item(),
             residual_scale=spec.residual_scale,
             num_slots=num_slots,
             ropes=ropes,

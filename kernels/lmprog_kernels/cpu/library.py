@@ -31,6 +31,8 @@ _ARGUMENTS = {
     ),
     "lmk_attention": (ctypes.c_int, (ctypes.POINTER(structs.Attention),)),
     "lmk_decoder_new": (structs.Pointer, (ctypes.POINTER(structs.Model),)),
+    "lmk_read_rate": (ctypes.c_double, (structs.Pointer, structs.I64, structs.I32)),
+    "lmk_arithmetic_rate": (ctypes.c_double, (structs.I32, structs.I32, structs.I64)),
     "lmk_decoder_free": (None, (structs.Pointer,)),
     "lmk_decoder_step": (
         ctypes.c_int,

@@ -17,6 +17,7 @@ struct Float32Product {
     static constexpr int kDepth = 1;
     static constexpr int kPasses = 1;
     static LMK_INLINE Operand weight(const Weight* w, int) { return load(w); }
+    static LMK_INLINE Operand operand(Bits bits) { return floats_of(bits); }
     static LMK_INLINE Operand input(const Input* a, int) { return broadcast(*a); }
     static LMK_INLINE Floats accumulate(Floats c, Operand a, Operand w) { return fma(a, w, c); }
 };
@@ -29,7 +30,8 @@ struct Bf16Product {
     using Operand = __m512bh;
     static constexpr int kDepth = 2;
     static constexpr int kPasses = 1;
-    static LMK_INLINE Operand weight(const Weight* w, int) { return reinterpret_cast<Operand>(_mm512_loadu_si512(w)); }
+    static LMK_INLINE Operand weight(const Weight* w, int) { return operand(load_bits(w)); }
+    static LMK_INLINE Operand operand(Bits bits) { return reinterpret_cast<Operand>(bits); }
     static LMK_INLINE Operand input(const Input* a, int) {
         int32_t pair;
         __builtin_memcpy(&pair, a, sizeof pair);

@@ -74,6 +74,7 @@ inline Floats load_bf16(const uint16_t* p) {
 inline Bits load_bits(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 inline void store_bits(void* p, Bits x) { _mm256_storeu_si256(static_cast<__m256i*>(p), x); }
 inline Bits bits_of(Floats x) { return _mm256_castps_si256(x); }
+inline Floats floats_of(Bits x) { return _mm256_castsi256_ps(x); }
 
 inline Floats load_f16(const uint16_t* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));

@@ -60,6 +60,7 @@ inline Floats load_bf16(const uint16_t* p) {
 inline Bits load_bits(const void* p) { return _mm512_loadu_si512(p); }
 inline void store_bits(void* p, Bits x) { _mm512_storeu_si512(p, x); }
 inline Bits bits_of(Floats x) { return _mm512_castps_si512(x); }
+inline Floats floats_of(Bits x) { return _mm512_castsi512_ps(x); }
 
 inline Floats load_f16(const uint16_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));

@@ -1,0 +1,180 @@
+// K and V tile by tile: read ahead, rearranged, and multiplied with queries and weights.
+#pragma once
+
+#include <algorithm>
+
+#include "attention_types.h"
+
+namespace lmk {
+
+// ---- reading ahead
+
+// Rows of the pool that will be needed after those being computed, fetched bit by bit meanwhile. A row (K of some heads,
+// then V) is fetched as a whole, because scattered short reads waste most of the memory's bandwidth.
+template <class KV>
+class RowsAhead {
+   public:
+    RowsAhead() = default;
+    RowsAhead(const KV* kv, int kv_heads, int head_size, const int32_t* slots, int tokens, int head_begin, int heads)
+        : kv_(kv + static_cast<size_t>(head_begin) * head_size), stride_(static_cast<size_t>(2) * kv_heads * head_size),
+          values_(static_cast<size_t>(kv_heads) * head_size), head_size_(head_size), slots_(slots), tokens_(tokens),
+          heads_(heads) {}
+
+    // One step is a head's K or V of one token.
+    void advance(int steps) {
+        for (int i = 0; i < steps && token_ < tokens_; i++) {
+            const int head = part_ < heads_ ? part_ : part_ - heads_;
+            const KV* at = kv_ + slots_[token_] * stride_ + static_cast<size_t>(head) * head_size_;
+            if (part_ >= heads_) at += values_;
+            const char* line = reinterpret_cast<const char*>(at);
+            for (size_t b = 0; b < head_size_ * sizeof(KV); b += 64) prefetch(line + b);
+            if (++part_ == 2 * heads_) {
+                part_ = 0;
+                token_++;
+            }
+        }
+    }
+
+   private:
+    const KV* kv_ = nullptr;
+    size_t stride_ = 0, values_ = 0;
+    int head_size_ = 0;
+    const int32_t* slots_ = nullptr;
+    int tokens_ = 0, heads_ = 0, token_ = 0, part_ = 0;
+};
+
+// ---- rearranging K and V
+
+inline Floats load_element(const float* p) { return load(p); }
+inline Floats load_element(const uint16_t* p) { return load_bf16(p); }
+
+// kLanes units of 32 bits of a key, in the type of the product's right operand.
+template <class Product, class KV>
+LMK_INLINE Bits load_key(const KV* key) {
+    if constexpr (sizeof(typename Product::Weight) == sizeof(KV)) {
+        return load_bits(key);
+    } else {
+        return bits_of(load_element(key));
+    }
+}
+
+// Keys become lanes: out[unit of 32 bits of the head][key].
+template <class Product, class KV>
+void arrange_keys(const KV* keys, size_t stride, const int32_t* slots, int count, int head_size,
+                  typename Product::Weight* out, RowsAhead<KV>& ahead) {
+    for (int first = 0; first < count; first += kLanes) {
+        ahead.advance(kLanes);
+        for (int d = 0; d < head_size; d += kLanes * Product::kDepth) {
+            Bits rows[kLanes];
+#pragma GCC unroll 16
+            for (int i = 0; i < kLanes; i++) {
+                rows[i] = load_key<Product>(keys + static_cast<size_t>(slots[first + i]) * stride + d);
+            }
+            transpose(rows);
+            char* to = reinterpret_cast<char*>(out + static_cast<size_t>(d) * kTile) + first * 4;
+#pragma GCC unroll 16
+            for (int i = 0; i < kLanes; i++) store_bits(to + i * kTile * 4, rows[i]);
+        }
+    }
+}
+
+#if defined(__AVX512BF16__)
+// Which elements of two vectors a and b of bf16 make a0 b0 a1 b1 ..., and which make a16 b16 a17 b17 ...
+inline Bits pairing_of_low_elements() {
+    alignas(64) static const uint16_t kLow[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+                                                  8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+    return load_bits(kLow);
+}
+inline Bits pairing_of_high_elements() {
+    return _mm512_add_epi16(pairing_of_low_elements(), _mm512_set1_epi16(16));
+}
+
+// Values of two keys element by element: out[pair of keys][element][2].
+inline void arrange_values(const uint16_t* values, size_t stride, const int32_t* slots, int count, int head_size,
+                           uint16_t* out, RowsAhead<uint16_t>& ahead) {
+    const Bits low = pairing_of_low_elements(), high = pairing_of_high_elements();
+    for (int key = 0; key < count; key += 2, out += 2 * head_size) {
+        ahead.advance(2);
+        const uint16_t* even = values + static_cast<size_t>(slots[key]) * stride;
+        const uint16_t* odd = values + static_cast<size_t>(slots[key + 1]) * stride;
+        for (int d = 0; d < head_size; d += 32) {
+            const Bits a = load_bits(even + d), b = load_bits(odd + d);
+            store_bits(out + 2 * d, _mm512_permutex2var_epi16(a, low, b));
+            store_bits(out + 2 * d + 32, _mm512_permutex2var_epi16(a, high, b));
+        }
+    }
+}
+#endif
+
+template <class KV>
+void arrange_values(const KV* values, size_t stride, const int32_t* slots, int count, int head_size, float* out,
+                    RowsAhead<KV>& ahead) {
+    for (int key = 0; key < count; key++, out += head_size) {
+        ahead.advance(1);
+        const KV* value = values + static_cast<size_t>(slots[key]) * stride;
+        for (int d = 0; d < head_size; d += kLanes) store(out + d, load_element(value + d));
+    }
+}
+
+// ---- products
+
+// One block of a product with kVectors vectors of columns: c (+)= a b.
+template <class Product, int kRows, int kVectors>
+[[gnu::noinline]] void product_block(const typename Product::Input* a, size_t a_stride,
+                                     const typename Product::Weight* b, size_t b_stride, int steps, float* out,
+                                     size_t out_stride, bool accumulates) {
+    Floats c[kRows][kVectors];
+#pragma GCC unroll 8
+    for (int m = 0; m < kRows; m++) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; v++) c[m][v] = accumulates ? load(out + m * out_stride + v * kLanes) : zero();
+    }
+    multiply<Product, kRows, kVectors, false>(a, a_stride, b, b_stride, steps, c, nullptr);
+#pragma GCC unroll 8
+    for (int m = 0; m < kRows; m++) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; v++) store(out + m * out_stride + v * kLanes, c[m][v]);
+    }
+}
+
+template <class Product>
+struct SmallProduct {
+    const typename Product::Input* a;
+    size_t a_stride;
+    const typename Product::Weight* b;
+    size_t b_stride;
+    int steps;
+    float* out;
+    size_t out_stride;
+    bool accumulates;
+};
+
+template <class Product, int kVectors, int kRows = kScoreRows>
+void product_rows(const SmallProduct<Product>& p, int row, int count, int column) {
+    if (count == kRows) {
+        return product_block<Product, kRows, kVectors>(p.a + row * p.a_stride, p.a_stride, p.b + column * Product::kDepth,
+                                                       p.b_stride, p.steps, p.out + row * p.out_stride + column,
+                                                       p.out_stride, p.accumulates);
+    }
+    if constexpr (kRows > 1) product_rows<Product, kVectors, kRows - 1>(p, row, count, column);
+}
+
+template <class Product, int kVectors = kTileVectors>
+void product_columns(const SmallProduct<Product>& p, int vectors, int row, int count, int column) {
+    if (vectors == kVectors) return product_rows<Product, kVectors>(p, row, count, column);
+    if constexpr (kVectors > 1) product_columns<Product, kVectors - 1>(p, vectors, row, count, column);
+}
+
+// All of a small product: rows begin <= row < end, `columns` rounded up to whole vectors.
+template <class Product>
+void small_product(const SmallProduct<Product>& p, int begin, int end, int columns) {
+    const int vectors = (columns + kLanes - 1) / kLanes;
+    for (int row = begin; row < end; row += kScoreRows) {
+        for (int v = 0; v < vectors; v += kTileVectors) {
+            product_columns<Product>(p, std::min(kTileVectors, vectors - v), row, std::min(kScoreRows, end - row),
+                                     v * kLanes);
+        }
+    }
+}
+
+}  // namespace lmk
