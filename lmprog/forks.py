@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lmprog.errors import InvalidArgument
 from lmprog.executor import Executor, settle, settle_async
+from lmprog.location import program_line
 from lmprog.nodes import Node
 from lmprog.record import Record
 from lmprog.sampling import Sampling
@@ -119,7 +120,7 @@ class Branches:
         if appends:
             self._check_turns()
         self.end()
-        record = Record("join", mode)
+        record = Record("join", mode, location=program_line())
         step = JoinStep(record, self._executors(), fails_early=on_error == "raise", appends=appends)
         if not appends:
             self._gather(record, _Gathered(list(self), on_error))

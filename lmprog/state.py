@@ -7,7 +7,6 @@ Appending never waits for the model. Reading waits, and gives the value or the o
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -18,6 +17,7 @@ from lmprog.context import RunContext, branch_seed
 from lmprog.errors import Cancelled, InvalidArgument, UnknownVariable
 from lmprog.executor import Executor, Predicate, Step
 from lmprog.forks import Branches, BranchName, branch_names
+from lmprog.location import program_line
 from lmprog.nodes import Appendable, Block, Gen, Node, RoleBegin, RoleEnd, Select, Special, Text, as_node
 from lmprog.record import Record
 from lmprog.samples import SamplesStep
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound="State")
 R = TypeVar("R")
-
-_MACHINERY = ("lmprog.state", "lmprog.forks", "lmprog.program", "lmprog.compat", "contextlib")
 
 
 class State:
@@ -432,14 +430,6 @@ def checked_sampling(where: str, given: Mapping[str, Any]) -> Sampling:
 
 def meta_info(record: Record) -> dict[str, Any]:
     return {**record.usage._asdict(), **record.timing, **record.meta}
-
-
-def program_line() -> str:
-    """ "file:line" of the nearest caller that is not this package's machinery."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_MACHINERY):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _needs_of(node: Gen) -> list[str]:

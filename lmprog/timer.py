@@ -19,10 +19,10 @@ Callback = Callable[[], None]
 class Alarm:
     """A scheduled callback."""
 
-    __slots__ = ("_callback", "_order", "when")
+    __slots__ = ("_callback", "_order", "_timer", "when")
 
-    def __init__(self, when: float, order: int, callback: Callback) -> None:
-        self.when, self._order = when, order
+    def __init__(self, timer: Timer, when: float, order: int, callback: Callback) -> None:
+        self._timer, self.when, self._order = timer, when, order
         self._callback: Callback | None = callback
 
     def __lt__(self, other: Alarm) -> bool:
@@ -31,6 +31,7 @@ class Alarm:
     def cancel(self) -> None:
         """The callback will not start any more. Idempotent."""
         self._callback = None
+        self._timer.drop(self)
 
     @property
     def is_cancelled(self) -> bool:
@@ -50,7 +51,7 @@ class Timer:
 
     def call_later(self, seconds: float, callback: Callback) -> Alarm:
         """Run `callback` on the timer's thread after `seconds`."""
-        alarm = Alarm(time.monotonic() + seconds, next(self._orders), callback)
+        alarm = Alarm(self, time.monotonic() + seconds, next(self._orders), callback)
         with self._changed:
             heapq.heappush(self._alarms, alarm)
             if self._thread is None:
@@ -59,6 +60,12 @@ class Timer:
             else:
                 self._changed.notify()
         return alarm
+
+    def drop(self, alarm: Alarm) -> None:
+        """Do not wait for a cancelled alarm, if it is the one that the thread is waiting for."""
+        with self._changed:
+            if self._alarms and self._alarms[0] is alarm:
+                self._changed.notify()
 
     def is_current_thread(self) -> bool:
         return threading.current_thread() is self._thread
