@@ -13,7 +13,7 @@ class Lease:
     """`node` is the end of the stream's prefix in the tree; None before the first request, after the lock was taken
     back and after the close: the stream then simply matches again."""
 
-    __slots__ = ("is_closed", "is_soft", "node")
+    __slots__ = ("__weakref__", "is_closed", "is_soft", "node")
 
     def __init__(self) -> None:
         self.node: Node | None = None

@@ -83,12 +83,14 @@ class CacheManager:
         return row
 
     def grow(self, row: Row, count: int, spare: int = 0) -> bool:
-        """`count` more slots, evicting if need be, and up to `spare` on top of them from free ones. False: no room."""
+        """`count` more slots, and up to `spare` on top of them if they can be had, so that a growing row gets runs and
+        not single slots. Evicts if need be. False: no room."""
         count = self._ceil(count)
-        if not self._reserve(count):
+        wanted = min(count + self._ceil(spare), self.tree.floor(self.available))
+        if wanted < count:
             return False
-        spare = min(self._ceil(spare), self.tree.floor(self.slots.free_count - count))
-        self._allocate(row, count + spare)
+        self._reserve(wanted)
+        self._allocate(row, wanted)
         return True
 
     def shrink(self, row: Row, length: int) -> None:
@@ -97,13 +99,9 @@ class CacheManager:
         if length < row.allocated:
             self._free(row, row.shrink(length))
 
-    def _reserve(self, count: int) -> bool:
-        shortage = count - self.slots.free_count
-        if shortage > self.tree.evictable:
-            return False
-        if shortage > 0:
-            self.evict(shortage)
-        return True
+    def _reserve(self, count: int) -> None:
+        if count > self.slots.free_count:
+            self.evict(count - self.slots.free_count)
 
     def _allocate(self, row: Row, count: int) -> None:
         if count:

@@ -114,23 +114,15 @@ class WaitingLine:
         """Best first. Sequences may be removed on the way."""
         if self._measures:
             self._measure_some()
+        aged = clock - self._aging_tokens
         yield from self._resumed.copy()
-        aged = self._aged(clock)
-        for entry in aged:
-            yield from entry.members.copy()
-        skipped = set(aged)
-        for entry in self._preferred.copy():
-            if entry not in skipped:
-                yield from entry.members.copy()
-
-    def _aged(self, clock: int) -> list[Entry]:
-        limit = clock - self._aging_tokens
-        aged = []
-        for entry in self._arrived:
-            if entry.arrival_clock > limit:
+        for entry in self._arrived.copy():
+            if entry.arrival_clock > aged:
                 break
-            aged.append(entry)
-        return aged
+            yield from entry.members.copy()
+        for entry in self._preferred.copy():
+            if entry.arrival_clock > aged:
+                yield from entry.members.copy()
 
     def _rank(self, entry: Entry) -> Rank:
         return (-entry.priority, *self._preference(entry, self._weights), entry.arrival)
