@@ -55,8 +55,8 @@ class Arena(Protocol):
 class Walker(Protocol):
     """An arena's automaton over one vocabulary's tokens."""
 
-    def mask(self, state: int) -> NDArray[np.uint32]:
-        """A new array of bits: the text tokens that may follow (end-of-sequence ids are not set)."""
+    def mask(self, state: int) -> tuple[NDArray[np.uint32], bool]:
+        """A new array of bits: the text tokens that may follow (no end-of-sequence ids); whether the state accepts."""
         ...
 
     def advance(self, state: int, token_id: int) -> int:

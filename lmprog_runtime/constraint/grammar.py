@@ -12,7 +12,7 @@ from lmprog_runtime.constraint.base import DEAD
 from lmprog_runtime.constraint.forced import forced_tokens
 from lmprog_runtime.constraint.vocabulary import Vocabulary
 
-MASK_CACHE_BYTES = 16 * 2**20
+MASK_CACHE_BYTES = 32 * 2**20
 """Masks kept per grammar; the compact form of all others stays in the C++ core."""
 
 MAX_FORCED_CACHE = 10_000
@@ -51,8 +51,8 @@ class CompiledGrammar:
     def _new_mask(self, state: int) -> NDArray[np.uint32]:
         if state == DEAD:
             return np.zeros(self.vocabulary.mask_words, np.uint32)
-        mask = self._walker.mask(state)
-        if self.arena.is_nullable(state):
+        mask, is_accepting = self._walker.mask(state)
+        if is_accepting:
             for token_id in self.vocabulary.eos_ids:
                 mask[token_id >> 5] |= np.uint32(1 << (token_id & 31))
         mask.flags.writeable = False

@@ -196,12 +196,14 @@ class NativeWalker:
         self._vocabulary = vocabulary.native  # kept: the library's arena points at it
         self._vocabulary_handle = self._vocabulary.handle
         self._words, self._size = vocabulary.mask_words, vocabulary.size
+        self._buffer = ctypes.c_uint32 * self._words
 
-    def mask(self, state: int) -> NDArray[np.uint32]:
-        out = np.empty(self._words, np.uint32)
-        found = self._library.mask(self._arena_handle, self._vocabulary_handle, state, out.ctypes.data, self._words)
-        self.arena.checked(found)
-        return out
+    def mask(self, state: int) -> tuple[NDArray[np.uint32], bool]:
+        out = self._buffer()  # cheaper to pass to the library than a numpy array's address
+        is_accepting = self._library.mask(self._arena_handle, self._vocabulary_handle, state, out, self._words)
+        if is_accepting < 0:
+            self.arena.checked(is_accepting)
+        return np.frombuffer(out, np.uint32), is_accepting == 1
 
     def advance(self, state: int, token_id: int) -> int:
         if not 0 <= token_id < self._size:

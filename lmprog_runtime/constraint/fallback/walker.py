@@ -15,11 +15,11 @@ class PythonWalker:
         self.arena, self.nodes = arena, arena.nodes
         self._vocabulary, self._trie = vocabulary, vocabulary.python_trie
 
-    def mask(self, state: int) -> NDArray[np.uint32]:
+    def mask(self, state: int) -> tuple[NDArray[np.uint32], bool]:
         allowed = self.arena.guarded(self._trie.allowed, self.nodes, state)
         padded = np.zeros(self._vocabulary.mask_words * 32, bool)
         padded[: len(allowed)] = allowed
-        return np.packbits(padded, bitorder="little").view("<u4")
+        return np.packbits(padded, bitorder="little").view("<u4"), self.nodes.nullable[state]
 
     def advance(self, state: int, token_id: int) -> int:
         data = self._vocabulary.token_bytes[token_id]

@@ -1,0 +1,233 @@
+"""Cost of compiling constraints and of their masks, ours next to llguidance and xgrammar where those are installed.
+
+    python scripts/bench_constraints.py SCHEMAS.jsonl --tokenizer FOLDER [--limit N] [--engines ours,fallback,llguidance,xgrammar]
+
+SCHEMAS.jsonl: one object a line with "schema" and "tests" (each with "valid" and "data"), as in JSONSchemaBench. FOLDER
+has a tokenizer.json. For every schema: compile, then feed each valid instance token by token, asking for a mask before
+every token. cold: the first time an engine sees a state; warm: the same instances again. Times in microseconds,
+measured from Python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import tokenizers
+
+from lmprog_runtime.constraint import arena as arena_module
+from lmprog_runtime.constraint.base import DEAD
+from lmprog_runtime.constraint.compiler import compile_constraint
+from lmprog_runtime.constraint.vocabulary import Vocabulary
+from lmprog_runtime.errors import RequestRefused
+from lmprog_runtime.model.tokenizer import Tokenizer
+from lmprog_runtime.request import Constraint
+
+
+class Matcher(Protocol):
+    """One pass over an instance."""
+
+    def mask(self) -> object: ...
+    def accept(self, token_id: int) -> bool: ...
+
+
+class Engine(Protocol):
+    name: str
+
+    def compile(self, schema: str) -> Callable[[], Matcher]:
+        """What makes matchers. Raises when the engine refuses the schema."""
+        ...
+
+
+class OurMatcher:
+    def __init__(self, grammar: Any) -> None:
+        self.grammar, self.state = grammar, grammar.start
+
+    def mask(self) -> object:
+        return self.grammar.mask(self.state)
+
+    def accept(self, token_id: int) -> bool:
+        self.state = self.grammar.advance(self.state, token_id)
+        return bool(self.state != DEAD)
+
+
+class Ours:
+    name = "ours"
+
+    def __init__(self, tokenizer: Tokenizer, folder: Path) -> None:
+        self.vocabulary = Vocabulary(tokenizer.token_bytes, tokenizer.eos_ids, tokenizer.special_ids)
+        for text in ("{}", '{"type": "integer"}'):  # as a server does when it loads
+            grammar = compile_constraint(Constraint("json_schema", text), self.vocabulary)
+            for prefix in (b"", b'"', b"1", b"-", b"1.", b"1e"):
+                grammar.mask(grammar.advance_bytes(grammar.start, prefix))
+
+    def compile(self, schema: str) -> Callable[[], Matcher]:
+        grammar = compile_constraint(Constraint("json_schema", schema), self.vocabulary)
+        return lambda: OurMatcher(grammar)
+
+
+class Fallback(Ours):
+    """The pure Python core, as it works where no compiler was there."""
+
+    name = "fallback"
+
+    def __init__(self, tokenizer: Tokenizer, folder: Path) -> None:
+        arena_module.load_library = lambda: None  # type: ignore[assignment]
+        super().__init__(tokenizer, folder)
+
+
+class LlGuidance:
+    name = "llguidance"
+
+    def __init__(self, tokenizer: Tokenizer, folder: Path) -> None:
+        import llguidance
+        import llguidance.hf
+        import transformers
+
+        self.library = llguidance
+        fast = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+        self.tokenizer = llguidance.hf.from_tokenizer(fast)
+
+    def compile(self, schema: str) -> Callable[[], Matcher]:
+        grammar = self.library.LLMatcher.grammar_from_json_schema(schema)
+        first = self.library.LLMatcher(self.tokenizer, grammar)
+        if first.get_error():
+            raise ValueError(first.get_error())
+        return lambda: LlGuidanceMatcher(first.deep_copy())
+
+
+class LlGuidanceMatcher:
+    def __init__(self, matcher: Any) -> None:
+        self.matcher = matcher
+
+    def mask(self) -> object:
+        return self.matcher.compute_bitmask()
+
+    def accept(self, token_id: int) -> bool:
+        return bool(self.matcher.consume_token(token_id))
+
+
+class XGrammar:
+    name = "xgrammar"
+
+    def __init__(self, tokenizer: Tokenizer, folder: Path) -> None:
+        import transformers
+        import xgrammar
+
+        self.library = xgrammar
+        fast = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+        self.info = xgrammar.TokenizerInfo.from_huggingface(fast, vocab_size=tokenizer.vocab_size)
+        self.compiler = xgrammar.GrammarCompiler(self.info, max_threads=1)
+
+    def compile(self, schema: str) -> Callable[[], Matcher]:
+        compiled = self.compiler.compile_json_schema(schema, any_whitespace=True, strict_mode=False)
+        return lambda: XGrammarMatcher(self.library, self.info, compiled)
+
+
+class XGrammarMatcher:
+    def __init__(self, library: Any, info: Any, compiled: Any) -> None:
+        self.matcher = library.GrammarMatcher(compiled)
+        self.bits = library.allocate_token_bitmask(1, info.vocab_size)
+
+    def mask(self) -> object:
+        self.matcher.fill_next_token_bitmask(self.bits)
+        return self.bits
+
+    def accept(self, token_id: int) -> bool:
+        return bool(self.matcher.accept_token(token_id))
+
+
+ENGINES: dict[str, type[Any]] = {engine.name: engine for engine in (Ours, Fallback, LlGuidance, XGrammar)}
+
+
+class Timings(NamedTuple):
+    """Microseconds, in the order measured."""
+
+    compile: list[float]
+    first: list[float]
+    cold: list[float]
+    warm: list[float]
+    refused: list[str]
+
+
+def clock(function: Callable[[], Any]) -> tuple[Any, float]:
+    start = time.perf_counter()
+    result = function()
+    return result, (time.perf_counter() - start) * 1e6
+
+
+def feed(matcher: Matcher, tokens: Sequence[int]) -> Iterator[float]:
+    """Time of the mask before each token; ends early where the engine refuses the instance."""
+    for token_id in tokens:
+        yield clock(matcher.mask)[1]
+        if not matcher.accept(token_id):
+            return
+
+
+def measure(engine: Engine, schemas: Sequence[dict[str, Any]], encode: Callable[[str], list[int]]) -> Timings:
+    timings = Timings([], [], [], [], [])
+    for row in schemas:
+        try:
+            new_matcher, spent = clock(lambda text=json.dumps(row["schema"]): engine.compile(text))
+        except (RequestRefused, ValueError, RuntimeError) as error:
+            timings.refused.append(f"{row['id']}: {error}")
+            continue
+        timings.compile.append(spent)
+        texts = [json.dumps(test["data"], ensure_ascii=False) for test in row["tests"] if test["valid"]]
+        instances = [encode(text) for text in texts]
+        for index, tokens in enumerate(instances):
+            spent_cold = list(feed(new_matcher(), tokens))
+            if not index:
+                timings.first.extend(spent_cold[:1])
+            timings.cold.extend(spent_cold)
+        for tokens in instances:
+            timings.warm.extend(feed(new_matcher(), tokens))
+    return timings
+
+
+def row(name: str, values: Sequence[float]) -> str:
+    if not values:
+        return f"  {name:12} -"
+    p50, p99 = np.percentile(values, [50, 99])
+    return f"  {name:12} avg {np.mean(values):9.1f}  p50 {p50:9.1f}  p99 {p99:9.1f}  max {max(values):9.1f}  n {len(values)}"
+
+
+def load_schemas(path: Path, limit: int | None) -> list[dict[str, Any]]:
+    with path.open() as lines:
+        schemas = [json.loads(line) for line in lines]
+    return schemas[:: max(1, len(schemas) // limit)] if limit else schemas
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("schemas", type=Path)
+    parser.add_argument("--tokenizer", type=Path, required=True)
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--engines", default="ours")
+    arguments = parser.parse_args()
+    definition = (arguments.tokenizer / "tokenizer.json").read_bytes()
+    library = tokenizers.Tokenizer.from_buffer(definition)
+    tokenizer = Tokenizer(definition, eos_ids=eos_ids(arguments.tokenizer, library))
+    schemas = load_schemas(arguments.schemas, arguments.limit)
+    for name in arguments.engines.split(","):
+        engine, spent = clock(lambda kind=ENGINES[name]: kind(tokenizer, arguments.tokenizer))
+        timings = measure(engine, schemas, tokenizer.encode)
+        print(f"{name}: {len(schemas)} schemas, {len(timings.refused)} refused, vocabulary {tokenizer.vocab_size}, set up in {spent / 1e6:.2f} s")
+        for part in ("compile", "first", "cold", "warm"):
+            print(row(part, getattr(timings, part)))
+
+
+def eos_ids(folder: Path, library: tokenizers.Tokenizer) -> list[int]:
+    token = json.loads((folder / "tokenizer_config.json").read_text()).get("eos_token")
+    content = token.get("content") if isinstance(token, dict) else token
+    token_id = library.token_to_id(content) if content else None
+    return [] if token_id is None else [token_id]
+
+
+if __name__ == "__main__":
+    main()
