@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="lmprog", description="Structured programs for language models.")
-    parser.set_defaults(command=lambda _: (parser.print_help(), 0)[1])
+    parser.set_defaults(command=lambda _: _help(parser))
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     demo = _add(commands, "demo", _demo, "run a small program and show what the prefix cache saved")
     demo.add_argument("--model", default="smollm2-135m")
@@ -34,6 +34,11 @@ def _parser() -> argparse.ArgumentParser:
     pull.add_argument("model")
     _add(commands, "models", _models, "list the models on this machine")
     return parser
+
+
+def _help(parser: argparse.ArgumentParser) -> int:
+    parser.print_help()
+    return 0
 
 
 def _add(

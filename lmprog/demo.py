@@ -41,7 +41,7 @@ def triage(s: lmprog.State, report: str) -> None:
     s += lmprog.select("kind", choices=[f" {label}" for _, label in REPORTS])
     with s.fork(list(ASPECTS)) as branches:
         for name, branch in branches.items():
-            branch += f"\nQuestion: {ASPECTS[name]}\nAnswer:"
+            branch += f"\nQuestion: {ASPECTS[str(name)]}\nAnswer:"
             branch += lmprog.gen("answer", max_tokens=16, temperature=0, stop="\n")
     s += "".join(f"\n{name}:{branch['answer']}" for name, branch in branches.items())
     s += "\nForm: "

@@ -128,9 +128,9 @@ class Engine:
         """A hold on the cache that follows a program's stream from request to request."""
         return self.cache.open_lease()
 
-    def release(self, lease: Lease) -> None:
-        """The stream has ended: let go of its prefix."""
-        self._commands.put(lambda: self.cache.close_lease(lease))
+    def release(self, lease: Lease, *, dead_from: int | None = None) -> None:
+        """The stream has ended: let go of its prefix. Its tokens from position `dead_from` on are evicted first."""
+        self._commands.put(lambda: self.cache.close_lease(lease, dead_from))
 
     def call(self, function: Callable[[], T]) -> Future[T]:
         """Run a function on the engine thread between two steps (statistics, flush, explain)."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from itertools import accumulate, groupby
+from itertools import groupby
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
@@ -68,10 +68,13 @@ class Generation:
         self._jump_forward = jump_forward
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = StopMatcher(request.params.stop)
-        self._to_skip = len(request.prefix_text.decode())  # characters of the healed prompt tail at the front
+        self._healed_length = len(request.prefix_text.decode())  # characters of the prompt's tail, at the front
+        self._to_skip = self._healed_length
         self._text: list[str] = []
         self._ids: list[int] = []
         self._is_forced: list[bool] = []
+        self._ends: list[int] = []  # characters of output after each token, the healed prompt tail included
+        self._cuts: list[bool] = []  # whether the output can be cut after the token: not inside a character
         self._logprobs: list[TokenLogprob] = []
         self._prompt_logprobs: dict[int, TokenLogprob] = {}
         self._unsent = _Unsent()
@@ -135,15 +138,22 @@ class Generation:
             self._logprobs.append(logprob)
             self._unsent.logprobs.append(logprob)
         self._unsent.token_ids.append(token_id)
-        if token_id in self._end_ids() and not (params.ignore_eos and token_id not in params.stop_token_ids):
-            self._matched = token_id
-            return True
         if self._grammar is not None:
             self._state = self._grammar.advance(self._state, token_id)
-        if self._show(self._skip_prefix(self._detokenizer.push(token_id))):
+        piece = self._detokenizer.push(token_id)
+        self._ends.append((self._ends[-1] if self._ends else 0) + len(piece))
+        self._cuts.append(not self._detokenizer.is_inside_character)
+        if self._show(self._skip_prefix(piece)):
+            return True
+        if self._is_end(token_id):
+            self._matched = token_id
             return True
         is_final = self._grammar is not None and self._grammar.is_final(self._state)
         return is_final or self._is_at_limit()
+
+    def _is_end(self, token_id: int) -> bool:
+        params = self.request.params
+        return token_id in params.stop_token_ids or (token_id in self._tokenizer.eos_ids and not params.ignore_eos)
 
     def _is_at_limit(self) -> bool:
         assert self.sequence is not None
@@ -178,8 +188,6 @@ class Generation:
         """The result. Sends what is still to be streamed."""
         reason = self._finish_reason()
         if not isinstance(self._matched, str):
-            rest = self._skip_prefix(self._detokenizer.flush())
-            self._show(rest)
             held = self._stops.flush()
             self._text.append(held)
             self._unsent.text.append(held)
@@ -215,35 +223,27 @@ class Generation:
 
     def _kept_tokens(self, text: str) -> tuple[int, str]:
         """How many generated tokens lie wholly inside the shown text, and the text after them."""
-        shown = self.request.prefix_text + text.encode()
-        ends = self._byte_ends()
+        healed = self._healed_length
+        shown = healed + len(text)
         count = len(self._ids)
-        while count and (ends[count - 1] > len(shown) or self._tokenizer.token_bytes[self._ids[count - 1]] is None):
+        while count and not (self._ends[count - 1] <= shown and self._cuts[count - 1] and self._has_text(count - 1)):
             count -= 1
-        start = ends[count - 1] if count else 0
-        if start < len(self.request.prefix_text):
+        end = self._ends[count - 1] if count else 0
+        if end < healed:
             return 0, text  # the healed tail itself was not finished: the caller's pending text stays as it was
-        while count and _splits_character(shown, start):
-            count -= 1
-            start = ends[count - 1] if count else 0
-        return count, shown[start:].decode()
+        return count, text[end - healed :]
 
-    def _byte_ends(self) -> list[int]:
-        """Where each generated token ends, in bytes from the start of the output (the healed prompt tail included)."""
-        return list(accumulate(len(self._tokenizer.token_bytes[i] or b"") for i in self._ids))
+    def _has_text(self, index: int) -> bool:
+        return self._tokenizer.token_bytes[self._ids[index]] is not None
 
     def _segments(self, text: str) -> tuple[tuple[Literal["generated", "forced"], str], ...]:
         """The text cut where sampled and forced tokens meet. A character belongs to the token that ends it."""
-        data, start = text.encode(), 0
-        found: list[tuple[Literal["generated", "forced"], str]] = []
-        runs = groupby(zip(self._is_forced, self._byte_ends(), strict=True), key=itemgetter(0))
-        for is_forced, run in runs:
-            end = min(list(run)[-1][1] - len(self.request.prefix_text), len(data))
-            while _splits_character(data, end):
-                end -= 1
+        start, found = 0, list[tuple[Literal["generated", "forced"], str]]()
+        for is_forced, run in groupby(zip(self._is_forced, self._ends, strict=True), key=itemgetter(0)):
+            end = max(start, min(list(run)[-1][1] - self._healed_length, len(text)))
             if end > start:
-                found.append(("forced" if is_forced else "generated", data[start:end].decode()))
-                start = end
+                found.append(("forced" if is_forced else "generated", text[start:end]))
+            start = end
         return tuple(found)
 
     def _prompt_logprob_list(self) -> tuple[TokenLogprob, ...]:
@@ -268,7 +268,3 @@ class _Unsent:
         delta = Delta("".join(self.text), tuple(self.token_ids), tuple(self.logprobs), self.forced)
         self.text, self.token_ids, self.logprobs, self.forced = [], [], [], 0
         return delta
-
-
-def _splits_character(data: bytes, at: int) -> bool:
-    return at < len(data) and data[at] & 0xC0 == 0x80

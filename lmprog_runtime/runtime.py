@@ -6,18 +6,19 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, TypeVar
 
-from lmprog_runtime.inspection import CacheView
-
 from lmprog_runtime.cache import CacheConfig, CacheManager
 from lmprog_runtime.config import RuntimeConfig
+from lmprog_runtime.constraint.base import Grammar
 from lmprog_runtime.constraint.compiler import compile_constraint, prefix_constraint
 from lmprog_runtime.constraint.vocabulary import Vocabulary
 from lmprog_runtime.engine import Engine
+from lmprog_runtime.inspection import CacheView
 from lmprog_runtime.model.chat import ChatTemplate
 from lmprog_runtime.model.executor import Executor, load_executor
 from lmprog_runtime.model.files import ModelFiles
 from lmprog_runtime.model.hub import resolve_model
 from lmprog_runtime.model.tokenizer import Tokenizer, load_tokenizer
+from lmprog_runtime.request import Constraint
 from lmprog_runtime.scheduler import Scheduler, SchedulerConfig
 
 T = TypeVar("T")

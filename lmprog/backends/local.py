@@ -55,6 +55,13 @@ class Runtime(Backend):
         with _language_errors():
             self._runtime: LocalRuntime = LocalRuntime.start(model=model, **settings)
 
+    @classmethod
+    def over(cls, runtime: LocalRuntime) -> Runtime:
+        """A backend over a runtime that is already loaded."""
+        backend = cls.__new__(cls)
+        backend._runtime = runtime
+        return backend
+
     def open_stream(self) -> LocalStream:
         return LocalStream(self._runtime)
 
@@ -94,6 +101,7 @@ class LocalStream(Stream):
         self._ids: list[int] = []
         self._pending: list[int | str] = []
         self._roles: tuple[str, ...] = ()
+        self._fork_length: int | None = None  # a branch's own tokens, from here on, die with it
         self._lease = runtime.engine.lease()
 
     # -- text and turns -------------------------------------------------------------------------------------------
@@ -212,10 +220,11 @@ class LocalStream(Stream):
     def _branch(self) -> LocalStream:
         child = LocalStream(self._runtime)
         child._ids, child._pending, child._roles = list(self._ids), list(self._pending), self._roles
+        child._fork_length = len(self._ids)
         return child
 
     def close(self) -> None:
-        self._runtime.engine.release(self._lease)
+        self._runtime.engine.release(self._lease, dead_from=self._fork_length)
 
 
 class _LocalCall(PendingCall):
@@ -284,7 +293,7 @@ def _runtime_params(sampling: Sampling) -> runtime_request.SamplingParams:
     given = sampling.given()
     if given.pop("n", 1) != 1:
         raise InvalidArgument("n is for backends that sample several answers in one call; fork the state instead.")
-    return SamplingParams(**given)  # type: ignore[arg-type]  # same names and types, checked by a test
+    return SamplingParams(**given)  # same names and types as Sampling's; tests check each
 
 
 def _runtime_constraint(call: GenerateCall) -> runtime_request.Constraint | None:

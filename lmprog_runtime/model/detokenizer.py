@@ -21,12 +21,17 @@ class Detokenizer:
 
     def __init__(self, tokenizer: HasTokenBytes) -> None:
         self._token_bytes = tokenizer.token_bytes
-        self._decode = codecs.getincrementaldecoder("utf-8")(errors="ignore").decode
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
 
     def push(self, token_id: int) -> str:
         """Text that can no longer change; may be empty."""
-        return self._decode(self._token_bytes[token_id] or b"")
+        return self._decoder.decode(self._token_bytes[token_id] or b"")
+
+    @property
+    def is_inside_character(self) -> bool:
+        """Whether the bytes so far end in the middle of a character."""
+        return bool(self._decoder.getstate()[0])
 
     def flush(self) -> str:
         """The end: what is still to be shown, which is nothing, as an unfinished character is left out."""
-        return self._decode(b"", True)
+        return self._decoder.decode(b"", True)
