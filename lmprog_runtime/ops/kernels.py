@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lmprog_kernels.plan import Plan, Rule
+from lmprog_kernels.plan import Plan, Rule, Work
 from lmprog_kernels.reference import unpack_mask
 
 __all__ = ["Kernels", "Plan", "Rule", "kernels_for", "unpack_mask"]
@@ -29,6 +29,20 @@ class Kernels(Protocol):
     def plan_attention(
         self, queries: Tensor, kv: Tensor, plan: Plan, rule: Rule, sinks: Tensor | None = None
     ) -> Tensor: ...
+
+    def decode_attention(
+        self, queries: Tensor, kv: Tensor, plan: Plan, work: Work, rule: Rule
+    ) -> tuple[Tensor, Tensor]: ...
+
+    def extend_attention(
+        self, queries: Tensor, kv: Tensor, plan: Plan, work: Work, rule: Rule
+    ) -> tuple[Tensor, Tensor]: ...
+
+    def shared_prefix_attention(
+        self, queries: Tensor, kv: Tensor, plan: Plan, work: Work, rule: Rule
+    ) -> tuple[Tensor, Tensor]: ...
+
+    def merge_states(self, out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]: ...
 
     def store_kv(self, keys: Tensor, values: Tensor, kv: Tensor, slots: Tensor) -> None: ...
 

@@ -27,8 +27,9 @@ def test_the_kind_asked_for(kind: str, tiny_models: TinyModels) -> None:
     assert float((found - tiny_models.logits("llama", [5, 6, 7])).abs().max()) < 1e-5
 
 
-@pytest.mark.skipif(not is_native_available(), reason="the C++ library is not built")
 def test_auto_takes_the_native_one_where_it_is_built(tiny_models: TinyModels) -> None:
+    if not is_native_available():
+        pytest.skip("the C++ library is not built")
     files = _files(tiny_models.directory("llama"))
     assert load_executor(files, device="cpu", dtype="float32", num_slots=50).name == "cpu"
 

@@ -1,0 +1,18 @@
+"""Implementations under test. The interpreter of Triton must be asked for before its kernels are imported."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
+from lmprog_runtime.ops import Kernels, kernels_for
+
+
+@pytest.fixture(params=["reference", "triton"])
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    if request.param == "triton":
+        pytest.importorskip("triton", reason="triton is not installed")
+    return kernels_for("cpu", request.param)
