@@ -6,5 +6,17 @@ from lmprog_runtime.cache.lease import Lease
 from lmprog_runtime.cache.manager import CacheCounters, CacheManager
 from lmprog_runtime.cache.radix_tree import Match
 from lmprog_runtime.cache.row import Row
+from lmprog_runtime.cache.tiers import KvStore, TierConfig, Tiers
 
-__all__ = ["CacheConfig", "CacheCorrupt", "CacheCounters", "CacheManager", "Lease", "Match", "Row"]
+__all__ = [
+    "CacheConfig",
+    "CacheCorrupt",
+    "CacheCounters",
+    "CacheManager",
+    "KvStore",
+    "Lease",
+    "Match",
+    "Row",
+    "TierConfig",
+    "Tiers",
+]

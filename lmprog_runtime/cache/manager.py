@@ -20,11 +20,12 @@ from lmprog_runtime.cache.events import CacheEvent, Listener, piece_event
 from lmprog_runtime.cache.eviction import EvictionHeap
 from lmprog_runtime.cache.invariants import check
 from lmprog_runtime.cache.lease import Lease, LeaseBook
-from lmprog_runtime.cache.node import Namespace, Node, path
+from lmprog_runtime.cache.node import Namespace, Node, namespace_of, path, path_key
 from lmprog_runtime.cache.radix_tree import Match, RadixTree
 from lmprog_runtime.cache.report import Explanation, dump, explain, pretty
 from lmprog_runtime.cache.row import Row
 from lmprog_runtime.cache.slots import SlotAllocator, Slots
+from lmprog_runtime.cache.tiers import Loaded, Tiers
 
 
 @dataclass(slots=True)
@@ -38,9 +39,10 @@ class CacheCounters:
 
 
 class CacheManager:
-    def __init__(self, config: CacheConfig, on_event: Listener | None = None) -> None:
-        """`on_event` is called for every change, at once; it must not call back."""
+    def __init__(self, config: CacheConfig, on_event: Listener | None = None, tiers: Tiers | None = None) -> None:
+        """`on_event` is called at once for every change and must not call back. `tiers` keep KV beyond the pool."""
         self.config = config
+        self.tiers = tiers if config.enabled else None
         self._on_event = on_event
         self.page_size = config.page_size
         self.num_slots = config.num_slots - config.num_slots % config.page_size
@@ -77,10 +79,28 @@ class CacheManager:
             return None
         self._reserve(self._ceil(count))
         self.tree.touch(node, priority, hit=hit)
+        self._write_through(node)
         row = Row(node, self._path_slots(node), priority)
         self.rows[row] = None
         self._allocate(row, self._ceil(count))
         return row
+
+    def load(self, row: Row, namespace: Namespace, key: bytes, limit: int) -> Loaded:
+        """Fill a row that was just opened with what the tiers know of its next tokens before `limit`; publish that."""
+        if self.tiers is None:
+            return Loaded(0, 0)
+        start = row.shared
+        loaded = self.tiers.load(namespace, key, row.slots, start, limit)
+        if sum(loaded):
+            self.publish(row, key, start + sum(loaded))
+            row.node.is_saved = True
+        return loaded
+
+    def prefetch(self, namespace: Namespace, key: bytes) -> None:
+        """A request with this prompt waits: bring what the file tier has of it closer."""
+        if self.tiers is not None:
+            match = self.match(namespace, key, keys.count(key))
+            self.tiers.prefetch(namespace, key, 0 if match is None else match.length)
 
     def grow(self, row: Row, count: int, spare: int = 0) -> bool:
         """`count` more slots, and up to `spare` on top of them if they can be had, so that a growing row gets runs and
@@ -119,6 +139,7 @@ class CacheManager:
 
     def _evict(self, node: Node, keep: int) -> int:
         self._report("removed", node, keep, node.length)
+        self._save(node, is_leaving=True)
         self.tree.remember_evicted(node, keep)
         gone = self.tree.cut(node, keep)
         if keep:
@@ -147,7 +168,10 @@ class CacheManager:
         if self._on_event is not None:
             for node in self.tree.in_flight:
                 self._report("stored", node, self.tree.floor(node.settled), self.tree.floor(node.ready))
+        computed = self.tree.in_flight if self.tiers is not None else []
         self.tree.settle()
+        for node in computed:
+            self._write_through(node)
 
     def relies_on_flight(self, row: Row) -> bool:
         """Whether the row's prefix has tokens that the step in flight computes."""
@@ -174,6 +198,7 @@ class CacheManager:
             node = self._hand_over(row, node, key, computed)
         self._move_lock(row, node)
         self.tree.touch(node, row.priority, hit=False)
+        self._write_through(node)
 
     def _descend(self, row: Row, key: bytes, computed: int) -> Node:
         """Follow what the tree knows of [shared, computed), taking its slots in place of the row's own. Stops at the
@@ -274,10 +299,45 @@ class CacheManager:
         """Take the lock of the least recently used lease; its stream will have to match again. False: there is none."""
         return self.leases.revoke()
 
+    # -- tiers
+
+    def _write_through(self, node: Node) -> None:
+        """Copy down what was asked for often enough, along the path of `node`."""
+        if self.tiers is None or self.tiers.config.write_on_hit is None:
+            return
+        for part in path(node):
+            if part.hits >= self.tiers.config.write_on_hit:
+                self._save(part)
+
+    def _save(self, node: Node, *, is_leaving: bool = False) -> None:
+        if self.tiers is None or node.settled < node.length:
+            return
+        if not node.is_saved or (is_leaving and self.tiers.files is None):  # memory alone may have dropped it since
+            self.tiers.save(namespace_of(node), path_key(node), self._path_slots(node), node.start)
+            node.is_saved = True
+
+    def close(self) -> None:
+        """Copy everything down and end the tiers' thread; for the end, when no sequence is live. Idempotent."""
+        if self.tiers is not None:
+            for node in self.tree.nodes():
+                self._save(node)
+            self.tiers.close()
+            self.tiers = None
+
     # -- whole cache
 
     def flush(self) -> int:
-        """Drop all that no live row and no lease holds. Returns the number of tokens dropped."""
+        """Drop all that no live row and no lease holds, in every tier. Returns the tokens dropped from the pool."""
+        if self.tiers is not None:
+            self.tiers.clear()
+            for node in self.tree.nodes():
+                node.is_saved = False
+        tiers, self.tiers = self.tiers, None  # what is dropped now is not to be saved
+        dropped = self._drop_evictable()
+        self.tiers = tiers
+        return dropped
+
+    def _drop_evictable(self) -> int:
         listener, cleared = self._on_event, self.tree.protected == 0
         if cleared:
             self._on_event = None

@@ -32,6 +32,7 @@ class Node:
         "ghosts",
         "hits",
         "is_dead",
+        "is_saved",
         "key",
         "leases",
         "level",
@@ -66,6 +67,7 @@ class Node:
         self.priority = 0  # highest of the requests that used it
         self.returning = 0  # streams that end here and said they will return
         self.is_dead = False  # the only stream through here has ended
+        self.is_saved = False  # the tiers below have its whole blocks
         self.ghosts: set[bytes] | None = None  # first pages of what was evicted right behind it
         self.serial = next(_serials)  # makes orders total and repeatable
         self.stamp = -1  # of its latest entry in the eviction heap

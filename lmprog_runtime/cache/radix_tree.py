@@ -170,7 +170,7 @@ class RadixTree:
         upper.serial, node.serial = node.serial, upper.serial  # older work stays first in the order of serials
         upper.locks, upper.leases, upper.hits = node.locks, node.leases, node.hits
         upper.used, upper.created, upper.level = node.used, node.created, node.level
-        upper.priority, upper.is_dead = node.priority, node.is_dead
+        upper.priority, upper.is_dead, upper.is_saved = node.priority, node.is_dead, node.is_saved
         node.parent.children[upper.key[: self._page_bytes]] = upper
         node.ready, node.settled = node.ready - upper.ready, node.settled - upper.settled
         node.parent, node.start = upper, node.start + at

@@ -71,6 +71,8 @@ class Scheduler:
         for sequence in group:
             sequence.begin(min(sequence.prompt_length + sequence.max_new_tokens, self.max_tokens))
             sequence.arrival = next(self._arrivals)
+            if sequence.use_cache:
+                self.cache.prefetch(sequence.namespace, sequence.key())
         self.waiting.add(list(group), self._clock)
 
     def check_fits(self, sequence: Sequence) -> None:
@@ -288,7 +290,7 @@ class Scheduler:
                 return _Admission.WAITS_FOR_LEADER
             row = self._open_row(sequence, match)
             if row is not None:
-                self._start(sequence, row, 0 if match is None else match.length)
+                self._start(sequence, row)
                 return _Admission.ADMITTED
             if self.running or not self.cache.revoke_lease():
                 return _Admission.NO_ROOM
@@ -296,8 +298,7 @@ class Scheduler:
     def _match(self, sequence: Sequence) -> Match | None:
         if not sequence.use_cache:
             return None
-        limit = min(sequence.wanted, len(sequence.token_ids))
-        return self.cache.match(sequence.namespace, sequence.key(), limit)
+        return self.cache.match(sequence.namespace, sequence.key(), sequence.cacheable)
 
     def _open_row(self, sequence: Sequence, match: Match | None) -> Row | None:
         missing = sequence.total - (0 if match is None else match.length)
@@ -307,8 +308,14 @@ class Scheduler:
             sequence.namespace, match, missing, keep_free=keep_free, hit=first, priority=sequence.priority
         )
 
-    def _start(self, sequence: Sequence, row: Row, cached: int) -> None:
+    def _start(self, sequence: Sequence, row: Row) -> None:
         self.waiting.remove(sequence)
+        cached = row.shared
+        if sequence.use_cache:
+            loaded = self.cache.load(row, sequence.namespace, sequence.key(), sequence.cacheable)
+            cached += sum(loaded)
+            if not sequence.admitted_before:
+                sequence.loaded_tokens = loaded
         if not sequence.admitted_before:
             sequence.cached_tokens = cached
             self.cache.counters.queried += sequence.prompt_length

@@ -10,6 +10,7 @@ from lmprog_runtime.cache import keys
 from lmprog_runtime.cache.lease import Lease
 from lmprog_runtime.cache.node import Namespace
 from lmprog_runtime.cache.row import Row
+from lmprog_runtime.cache.tiers import Loaded
 from lmprog_runtime.scheduler.trie import TokenTree, TrieLayout, lay_out
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Sequence:
     row: Row | None = field(default=None, init=False)
     computed: int = field(default=0, init=False)  # leading entries whose KV is in the row
     cached_tokens: int = field(default=0, init=False)  # prompt tokens found in the cache when first admitted
+    loaded_tokens: Loaded = field(default=Loaded(0, 0), init=False)  # those of them that came from the tiers below
     token_limit: int = field(default=0, init=False)  # most tokens it can ever have here, the last one not computed
     arrival: int = field(default=-1, init=False)  # order of `add`
     trie: TrieLayout | None = field(default=None, init=False)
@@ -73,6 +75,11 @@ class Sequence:
     @property
     def admitted_before(self) -> bool:
         return self.state is State.PREEMPTED
+
+    @property
+    def cacheable(self) -> int:
+        """Leading tokens that need not be computed here."""
+        return min(self._wanted, len(self.token_ids))
 
     def key(self) -> bytes:
         """The tokens as a key of the radix tree."""

@@ -32,6 +32,8 @@ class StepFailure(RuntimeError):
 class FakeExecutor:
     """`step(batch)` returns [outputs] uint64 in place of logits; `sample` makes a token of one."""
 
+    dtype = "fake"
+
     def __init__(self, num_slots: int) -> None:
         self.tokens = np.full(num_slots, -1, dtype=np.int64)
         self.positions = np.full(num_slots, -1, dtype=np.int64)
@@ -49,6 +51,14 @@ class FakeExecutor:
         self.computed += len(batch.tokens)
         self.steps += 1
         return np.array([self._output(visible[row]) for row in batch.logit_rows.tolist()], dtype=np.uint64)
+
+    def read_kv(self, slots: NDArray[np.int32]) -> NDArray[np.uint8]:
+        columns = (self.tokens, self.positions, self.contexts.view(np.int64))
+        return np.stack([column[slots] for column in columns], axis=1).view(np.uint8)
+
+    def write_kv(self, slots: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
+        tokens, positions, contexts = np.ascontiguousarray(data).view(np.int64).T
+        self.tokens[slots], self.positions[slots], self.contexts[slots] = tokens, positions, contexts.view(np.uint64)
 
     def corrupt(self, batch: StepBatch) -> None:
         """What a pass that raised half-way leaves behind."""
@@ -109,9 +119,9 @@ def reference_generation(prompt: TokenIds[int], count: int) -> list[int]:
 class Driver:
     """The engine's loop over a scheduler and the fake model; keeps every output that a sequence was given."""
 
-    def __init__(self, scheduler: Scheduler, *, check: bool = True) -> None:
+    def __init__(self, scheduler: Scheduler, executor: FakeExecutor | None = None, *, check: bool = True) -> None:
         self.scheduler = scheduler
-        self.executor = FakeExecutor(scheduler.cache.num_slots)
+        self.executor = executor or FakeExecutor(scheduler.cache.num_slots)
         self.outputs: dict[Sequence, dict[int, int]] = {}
         self.finished: list[Sequence] = []
         self._check = check

@@ -10,7 +10,7 @@ from random import Random
 
 import numpy as np
 
-from lmprog_runtime.cache import CacheConfig, CacheManager, Lease
+from lmprog_runtime.cache import CacheConfig, CacheManager, Lease, TierConfig, Tiers
 from lmprog_runtime.errors import PromptTooLong
 from lmprog_runtime.scheduler import (
     CascadeRule,
@@ -34,6 +34,10 @@ class SchedulerModel:
         random = Random(seed)
         page_size = random.choice([1, 1, 1, 4])
         num_slots = random.choice([48, 64, 120])
+        self.executor = FakeExecutor(num_slots)
+        tiers = TierConfig(
+            host_bytes=24 * 4 * random.choice([2, 60]), block_tokens=4, write_on_hit=random.choice([None, 0, 1])
+        )
         self.cache = CacheManager(
             CacheConfig(
                 num_slots=num_slots,
@@ -41,7 +45,8 @@ class SchedulerModel:
                 policy=random.choice(["lru", "lfu", "slru", "fifo", "priority", "cost"]),
                 lease_share=random.choice([0.3, 0.9]),
                 debug_owners=True,
-            )
+            ),
+            tiers=random.choice([None, Tiers(tiers, self.executor)]),
         )
         cascade = CascadeRule(
             min_keys=random.choice([1, 6]), min_rows=random.choice([1, 4]), alignment=random.choice([1, 4])
@@ -59,7 +64,6 @@ class SchedulerModel:
             ),
             self.cache,
         )
-        self.executor = FakeExecutor(num_slots)
         self.live: dict[Sequence, dict[int, int]] = {}
         self.leases: list[Lease] = []
         self.drafts: dict[Sequence, int] = {}  # accepted length of a sequence with drafts behind it
