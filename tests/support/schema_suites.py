@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ SUITE = SHARED / "json_schema_test_suite_draft2020-12"
 ORDERS_TRIED = 3_000
 """Members written while other orders of an instance are searched."""
 
-Accepts = Callable[[Any], bool]
+EVERY_BYTE = b"\xff" * 32
+"""What a vocabulary can write that can write anything."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Group:
 @dataclass(frozen=True)
 class Outcome:
     group: Group
-    seconds: float  # to compile
+    seconds: float  # to compile and seal
     refusal: str | None
     over: tuple[Any, ...] = ()
     under: tuple[Any, ...] = ()
@@ -80,6 +81,7 @@ def run(group: Group, *, order: str = "schema", whitespace: str = "compact", reo
         root = compile_schema(
             json.dumps(group.schema, ensure_ascii=False), expressions, whitespace, order=order, **group.options
         )
+        root = expressions.arena.seal(root, EVERY_BYTE)
     except RequestRefused as refusal:
         return Outcome(group, time.perf_counter() - start, f"{type(refusal).__name__}: {refusal}")
     seconds = time.perf_counter() - start
@@ -137,12 +139,27 @@ class Writer:
             return
         seen.add((state, left))
         self._budget -= 1
-        for name in (name for name in value if name in left):
-            for after in self._after(self._step(state, self.text(name) + self._colon), value[name]):
-                if len(left) == 1:
+        possible = self._possible(state, left)
+        later = []  # orders that pass over a member which was possible: tried last
+        for name in (name for name in value if name in possible):
+            others = left - {name}
+            for after in self._after(self._key(state, name), value[name]):
+                if not others:
                     yield self._step(after, "}")
+                    continue
+                following = self._step(after, self._comma)
+                if possible - {name} <= self._possible(following, others):
+                    yield from self._after_members(following, value, others, seen)
                 else:
-                    yield from self._after_members(self._step(after, self._comma), value, left - {name}, seen)
+                    later.append((following, others))
+        for following, others in later:
+            yield from self._after_members(following, value, others, seen)
+
+    def _key(self, state: int, name: str) -> int:
+        return self._step(state, self.text(name) + self._colon)
+
+    def _possible(self, state: int, names: frozenset[str]) -> frozenset[str]:
+        return frozenset(name for name in names if self._key(state, name) != Expressions.EMPTY)
 
 
 def _distinct(states: Iterable[int]) -> Iterator[int]:

@@ -1,7 +1,7 @@
 """Numbers as JSON text: bounds, multiples and constants, decided digit by digit.
 
-An unconstrained number may be written in any way that JSON allows. A constrained one is written as a plain decimal, or,
-where serialisers write it so (1e+16 and above, below 0.0001), in scientific notation with one digit before the point.
+A constrained number is written as a plain decimal, or, where serialisers write it so (1e+16 and above, below 0.0001), in
+scientific notation with one digit before the point. An unconstrained one may have an exponent of two digits anywhere.
 Each set of numbers contains all of these spellings of a number, or none, so that sets can be intersected.
 """
 
@@ -27,8 +27,8 @@ from lmprog_runtime.constraint.json_schema.multiples import Multiples
 
 EMPTY, EPSILON = Expressions.EMPTY, Expressions.EPSILON
 
-LEAST_GREAT, LEAST_SMALL, MOST = 16, 5, 999
-"""Exponents of scientific notation: 16 to 999, and -5 to -999. Python writes floats so."""
+LEAST_GREAT, LEAST_SMALL, MOST = 16, 5, 308
+"""Exponents of scientific notation: 16 to 308, and -5 to -308. Python writes floats so."""
 
 MANTISSA = 16
 """Digits after the point of a mantissa: 17 in all tell any two doubles apart."""
@@ -107,6 +107,13 @@ class Numbers:
         digits = self._e.repeat(self._digit, 1, MANTISSA)
         return self._e.concat(self._nonzero, self._e.optional(self._e.concat(self._point, digits)))
 
+    @cached_property
+    def _top_mantissa(self) -> int:
+        """Below 1.7, so that with the greatest exponent it is still a finite double."""
+        e = self._e
+        digits = e.concat(self._point, e.byte_set(b"0123456"), e.repeat(self._digit, 0, MANTISSA - 1))
+        return e.concat(e.literal(b"1"), e.optional(digits))
+
     def _exponent(self, is_great: bool, low: int, high: int) -> int:
         """e and an exponent between two magnitudes."""
         low, high = max(low, LEAST_GREAT if is_great else LEAST_SMALL), min(high, MOST)
@@ -118,7 +125,11 @@ class Numbers:
         return e.concat(e.byte_set(b"eE"), sign, e.optional(e.literal(b"0")), digits)
 
     def _scientific(self, is_great: bool, low: int = 0, high: int = MOST) -> int:
-        return self._e.concat(self._mantissa, self._exponent(is_great, low, high))
+        if not is_great:
+            return self._e.concat(self._mantissa, self._exponent(False, low, high))
+        below = self._e.concat(self._mantissa, self._exponent(True, low, min(high, MOST - 1)))
+        top = self._e.concat(self._top_mantissa, self._exponent(True, max(low, MOST), high))
+        return self._e.alternate((below, top))
 
     @cached_property
     def _great(self) -> int:
@@ -159,8 +170,10 @@ class Numbers:
     @cached_property
     def _anything(self) -> int:
         e = self._e
-        exponent = e.concat(e.byte_set(b"eE"), e.optional(e.byte_set(b"+-")), self._some_digits)
-        return e.lexeme(e.concat(e.optional(self._minus), self._decimal, e.optional(exponent)))
+        digits = e.concat(e.optional(e.literal(b"0")), e.repeat(self._digit, 1, 2))
+        exponent = e.concat(e.byte_set(b"eE"), e.optional(e.byte_set(b"+-")), digits)
+        free = e.concat(self._decimal, e.optional(exponent))
+        return e.lexeme(e.concat(e.optional(self._minus), e.alternate((free, self._great, self._small))))
 
     def _intersection(self, parts: list[int]) -> int:
         parts = list(dict.fromkeys(parts))
@@ -220,17 +233,15 @@ class Numbers:
     def _listed(self, facet: NumberFacet) -> int:
         values = [value for value in sorted(facet.values or ()) if _satisfies(value, facet)]
         sets = [self._equal(value) for value in values if not _is_short_integer(value)]
-        short = [str(abs(int(value))).encode() for value in values if _is_short_integer(value)]
-        negative = [str(abs(int(value))).encode() for value in values if _is_short_integer(value) and value <= 0]
-        positive = [word for word in short if word not in set(negative) or word == b"0"]
-        plus = self._e.alternate((self._integers(positive), *(found.plus for found in sets)))
-        minus = self._e.alternate((self._integers(negative), *(found.minus for found in sets)))
+        short = [int(value) for value in values if _is_short_integer(value)]
+        plus = self._e.alternate((self._integers(n for n in short if n >= 0), *(found.plus for found in sets)))
+        minus = self._e.alternate((self._integers(-n for n in short if n <= 0), *(found.minus for found in sets)))
         if facet.forms != ANY_FORM:
             plus, minus = (self._intersection([self._base(facet), part]) for part in (plus, minus))
         return self._e.alternate((plus, self._e.concat(self._minus, minus)))
 
-    def _integers(self, words: list[bytes]) -> int:
-        return self._e.concat(self._e.words(words), self._no_fraction)
+    def _integers(self, values: Iterable[int]) -> int:
+        return self._e.concat(self._e.words(str(value).encode() for value in values), self._no_fraction)
 
     def _equal(self, value: Decimal) -> Signed:
         e, digits = self._e, Digits.of(value.copy_abs())
@@ -241,11 +252,10 @@ class Numbers:
             decimal = e.concat(whole, self._point, e.literal(digits.fraction.encode()), self._zeros)
         else:
             decimal = e.concat(whole, self._no_fraction)
-        size = value.adjusted()
-        exponent = self._exponent(size > 0, abs(size), abs(size))
-        if exponent != EMPTY:
-            same = self._equal(_mantissa(value)).plus
-            decimal = e.alternate((decimal, e.concat(self._intersection([self._mantissa, same]), exponent)))
+        scientific = (
+            self._with_exponent(value.adjusted(), self._equal(_mantissa(value)).plus) if _is_extreme(value) else EMPTY
+        )
+        decimal = e.alternate((decimal, scientific))
         return Signed(EMPTY, decimal) if value < 0 else Signed(decimal, EMPTY)
 
     def _complement(self, numbers: Signed) -> Signed:
@@ -306,13 +316,17 @@ class Numbers:
         return parts
 
     def _same_exponent(self, value: Decimal, is_low: bool, is_strict: bool) -> int:
-        size = value.adjusted()
-        exponent = self._exponent(size > 0, abs(size), abs(size))
-        if exponent == EMPTY:
+        if not _is_extreme(value):
             return EMPTY
         digits = Digits.of(_mantissa(value))
         mantissa = self._decimal_above(digits, is_strict) if is_low else self._decimal_below(digits, is_strict)
-        return self._e.concat(self._intersection([self._mantissa, mantissa]), exponent)
+        return self._with_exponent(value.adjusted(), mantissa)
+
+    def _with_exponent(self, exponent: int, mantissas: int) -> int:
+        """Scientific notation with one exponent and the mantissas of a set."""
+        allowed = self._top_mantissa if exponent == MOST else self._mantissa
+        written = self._exponent(exponent > 0, abs(exponent), abs(exponent))
+        return self._e.concat(self._intersection([allowed, mantissas]), written)
 
     # -- digits -----------------------------------------------------------------------------------------------------
 
@@ -399,6 +413,11 @@ def _mantissa(value: Decimal) -> Decimal:
     """The magnitude's mantissa between 1 and 10, without the rounding of decimal arithmetic."""
     digits = value.as_tuple().digits
     return Decimal((0, digits, 1 - len(digits)))
+
+
+def _is_extreme(value: Decimal) -> bool:
+    """Whether serialisers write a number of this size in scientific notation."""
+    return LEAST_GREAT <= value.adjusted() <= MOST or LEAST_SMALL <= -value.adjusted() <= MOST
 
 
 def _divides(step: Decimal, value: Decimal) -> bool:

@@ -20,6 +20,9 @@ from lmprog_runtime.errors import ConstraintUnsupported
 
 EMPTY, EPSILON = Expressions.EMPTY, Expressions.EPSILON
 
+MOST_NAMES = 64
+"""Names of one language that are written out where they have to be counted."""
+
 
 class Member(NamedTuple):
     """A member with a name that the schema mentions."""
@@ -187,6 +190,9 @@ class Objects:
     def _parts(self, facet: ObjectFacet) -> Iterator[ObjectParts]:
         names = _names(facet)
         cells = self._cells(facet, names)
+        if facet.low > len(facet.required) + max(1, len(facet.some)):
+            names += self._countable_names(facet, cells)
+            cells = self._cells(facet, names)
         kept = tuple(Cell(cell.language, cell.goal) for cell in cells if cell.goal != NEVER)
         pending: list[tuple[ObjectFacet, tuple[Rule, ...], int]] = [(facet, (), 0)]
         while pending:
@@ -199,7 +205,31 @@ class Objects:
             members = self._members(facet, names)
             if members is not None:
                 for demanded in _demands(cells, unnamed):
+                    self._check_order(demanded, kept)
                     yield ObjectParts(tuple(members), kept, demanded, facet.low, facet.high)
+
+    def _countable_names(self, facet: ObjectFacet, cells: Sequence[_RuledCell]) -> list[str]:
+        """The other names that may be, where two of them count: no automaton can tell that two names differ, unless
+        they are few, and then they are members like the others."""
+        found: list[str] = []
+        for cell in cells:
+            if cell.goal != NEVER:
+                listed = self._strings.listed(cell.language, MOST_NAMES)
+                if listed is None:
+                    raise ConstraintUnsupported(
+                        f"minProperties {facet.low} counts members whose names the schema does not mention, and no "
+                        "automaton can tell that these differ; declare names, or require one member at most."
+                    )
+                found += listed
+        return found
+
+    def _check_order(self, demanded: tuple[tuple[Cell, ...], ...], kept: tuple[Cell, ...]) -> None:
+        """In any order, a second member of the same name could follow the demanded one and replace it."""
+        if self._braces.any_order and not all(cell in kept for cells in demanded for cell in cells):
+            raise ConstraintUnsupported(
+                "The schema demands a member with a certain value without saying its name (by negated patternProperties "
+                "or additionalProperties), which can be enforced with order='schema' only."
+            )
 
     # -- names that the schema mentions -----------------------------------------------------------------------------
 

@@ -112,6 +112,22 @@ class Strings:
             found.update(dict.fromkeys(self._allowed(facet)))
         return tuple(found)
 
+    def listed(self, language: int, most: int) -> list[str] | None:
+        """All texts of a language, shortest first; None when they, or their beginnings, are more than `most`."""
+        arena, found = self._expressions.arena, []
+        level = {b"": language}
+        while level and len(level) <= most:
+            found += [data.decode() for data, state in level.items() if arena.is_nullable(state)]
+            level = {
+                data + bytes([byte]): after
+                for data, state in level.items()
+                for byte in range(256)
+                if (after := arena.step(state, bytes([byte]))) and not self._expressions.is_empty(after)
+            }
+            if len(found) > most or any(len(data) > most for data in level):
+                return None
+        return None if level else [json.loads(f'"{text}"') for text in found]
+
     def _allowed(self, facet: StringFacet) -> list[str]:
         return [value for value in facet.values or () if self._satisfies(value, facet)]
 
