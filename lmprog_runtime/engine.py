@@ -100,6 +100,8 @@ class Engine:
         self._owner: dict[Sequence, int] = {}
         self._ids = itertools.count(1)
         self._is_stopping = False
+        self._is_closed = False  # the thread has ended and takes no more commands
+        self._gate = threading.RLock()  # between a command's arrival and the end of the thread
         self.steps = 0
         self.failed_steps = 0
         self.generated_tokens = 0
@@ -122,7 +124,7 @@ class Engine:
 
     def abort(self, job_id: int) -> None:
         """End a request soon; its sink gets RequestAborted unless it had ended. Unknown and ended ids are fine."""
-        self._commands.put(lambda: self._abort(job_id, RequestAborted("The request was cancelled.")))
+        self._put(lambda: self._abort(job_id, RequestAborted("The request was cancelled.")))
 
     def lease(self) -> Lease:
         """A hold on the cache that follows a program's stream from request to request."""
@@ -130,13 +132,21 @@ class Engine:
 
     def release(self, lease: Lease, *, dead_from: int | None = None) -> None:
         """The stream has ended: let go of its prefix. Its tokens from position `dead_from` on are evicted first."""
-        self._commands.put(lambda: self.cache.close_lease(lease, dead_from))
+        self._put(lambda: self.cache.close_lease(lease, dead_from))
 
     def call(self, function: Callable[[], T]) -> Future[T]:
         """Run a function on the engine thread between two steps (statistics, flush, explain)."""
         future: Future[T] = Future()
-        self._commands.put(lambda: _resolve(future, function))
+        self._put(lambda: _resolve(future, function))
         return future
+
+    def _put(self, command: Callable[[], None]) -> None:
+        """Hand a command to the engine thread; after its end nobody else is there, and it runs here."""
+        with self._gate:
+            if self._is_closed:
+                command()
+            else:
+                self._commands.put(command)
 
     def namespace(self, salt: str | None) -> tuple[object, ...]:
         """Key of the prefixes that requests with this salt share: (model revision, adapter, salt)."""
@@ -215,7 +225,7 @@ class Engine:
     def _arrive(self, group: _Group, ready: tuple[int, _Job] | None = None) -> None:
         members = group.arrive(ready)
         if members is not None:
-            self._commands.put(lambda: self._admit(members))
+            self._put(lambda: self._admit(members))
 
     # -- engine thread: the loop ------------------------------------------------------------------------------------
 
@@ -224,9 +234,10 @@ class Engine:
             self._do_commands(block=not self.scheduler.has_work())
             if not self._is_stopping:
                 self._step()
-        self._fail_all(RequestAborted("The engine was shut down while this request was running."))
+        with self._gate:
+            self._is_closed = True
         self._do_commands(block=False)
-        self._fail_all(RequestAborted("The engine was shut down before this request began."))
+        self._fail_all(RequestAborted("The engine was shut down while this request was running."))
 
     def _do_commands(self, *, block: bool) -> None:
         if block:
@@ -279,6 +290,10 @@ class Engine:
     # -- engine thread: requests in and out -------------------------------------------------------------------------
 
     def _admit(self, members: list[tuple[int, _Job]]) -> None:
+        if self._is_stopping:
+            for _, job in members:
+                _report(job.sink.fail, RequestAborted("The engine was shut down before this request began."))
+            return
         groups: list[Sequence] = []
         for job_id, job in members:
             sequences = self._sequences_of(job)

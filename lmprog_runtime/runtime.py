@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any, TypeVar
 
 from lmprog_runtime.cache import CacheConfig, CacheManager
@@ -11,7 +10,7 @@ from lmprog_runtime.config import RuntimeConfig
 from lmprog_runtime.constraint.base import Grammar
 from lmprog_runtime.constraint.compiler import compile_constraint, prefix_constraint
 from lmprog_runtime.constraint.vocabulary import Vocabulary
-from lmprog_runtime.engine import Engine
+from lmprog_runtime.engine import ConstraintCompiler, Engine
 from lmprog_runtime.inspection import CacheView
 from lmprog_runtime.model.chat import ChatTemplate
 from lmprog_runtime.model.executor import Executor, load_executor
@@ -37,7 +36,7 @@ class LocalRuntime:
             tokenizer,
             Scheduler(_scheduler_config(config, context), cache),
             cache,
-            _Compiler(tokenizer),
+            constraint_compiler(tokenizer),
             namespace=files.revision,
             context_length=context,
             jump_forward=config.jump_forward,
@@ -105,23 +104,18 @@ class LocalRuntime:
         self.engine.shutdown()
 
 
-class _Compiler:
-    """Constraints of requests as grammars over this model's tokens."""
+def constraint_compiler(tokenizer: Tokenizer) -> ConstraintCompiler:
+    """Compiles the constraints of requests to grammars over this tokenizer's vocabulary."""
+    vocabulary = Vocabulary(tokenizer.token_bytes, tokenizer.eos_ids, tokenizer.special_ids, tokenizer.encode)
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-
-    @cached_property
-    def _vocabulary(self) -> Vocabulary:
-        tokenizer = self._tokenizer
-        return Vocabulary(tokenizer.token_bytes, tokenizer.eos_ids, tokenizer.special_ids, tokenizer.encode)
-
-    def __call__(self, constraint: Constraint | None, prefix_text: bytes) -> Grammar:
-        grammar = compile_constraint(constraint, self._vocabulary) if constraint is not None else None
+    def compile_request(constraint: Constraint | None, prefix_text: bytes) -> Grammar:
+        grammar = compile_constraint(constraint, vocabulary) if constraint is not None else None
         if prefix_text:
-            return prefix_constraint(prefix_text, grammar, self._vocabulary)
+            return prefix_constraint(prefix_text, grammar, vocabulary)
         assert grammar is not None, "a request without constraint and held-back text needs no grammar"
         return grammar
+
+    return compile_request
 
 
 def _cache_config(config: RuntimeConfig, num_slots: int) -> CacheConfig:

@@ -1,4 +1,4 @@
-"""The in-process runtime as a backend. The only file of the language that imports `lmprog_runtime`, and it does so lazily.
+"""The in-process runtime as a backend. Of the language's backends only this one imports `lmprog_runtime`, lazily.
 
 A `LocalStream` keeps the token ids behind one program state. Text stays pending until a model call, then all of it is
 encoded in one go. A fork hands the pending text on to its branches, so that forking never changes where tokens end.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,14 +16,14 @@ from lmprog_runtime.config import RuntimeConfig
 from lmprog_runtime.model.files import ModelFiles
 from lmprog_runtime.request import SamplingParams
 from lmprog_runtime.runtime import LocalRuntime
-from tests.support.byte_tokenizer import CHATML, FIRST_BYTE, VOCAB, make_byte_tokenizer
-from tests.support.tiny_engine import CONTEXT, tiny_directory, tiny_executor
+from tests.support.byte_tokenizer import CHATML, FIRST_BYTE
+from tests.support.tiny_engine import CONTEXT, TINY_VOCAB, TOKENIZER, tiny_directory, tiny_executor
 
 
 def _backend(**settings: object) -> Runtime:
     files = ModelFiles("tiny", Path(tiny_directory()), "tiny", CONTEXT, CHATML, None)
     config = RuntimeConfig(debug_checks=True, step_tokens=64, max_running=32, **settings)  # type: ignore[arg-type]
-    return Runtime.over(LocalRuntime(files, tiny_executor(2048), make_byte_tokenizer(), config))
+    return Runtime.over(LocalRuntime(files, tiny_executor(2048), TOKENIZER, config))
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def backend() -> Iterator[Runtime]:
         yield runtime
 
 
-ASCII_ONLY = {token_id: -100.0 for token_id in range(VOCAB) if not 32 <= token_id - FIRST_BYTE < 128}
+ASCII_ONLY = {token_id: -100.0 for token_id in range(TINY_VOCAB) if not 32 <= token_id - FIRST_BYTE < 128}
 """Bias that keeps a random model from ending, and from bytes that are no text."""
 
 
@@ -77,7 +79,7 @@ def test_no_generated_token_is_computed_twice(backend: Runtime) -> None:
 
     state = chat.run(backend=backend)
     calls = [state.get_meta_info(f"a{number}") for number in range(5)]
-    for before, after in zip(calls, calls[1:], strict=False):
+    for before, after in itertools.pairwise(calls):
         assert after["cached_tokens"] >= before["prompt_tokens"] + before["completion_tokens"] - 1
 
 
@@ -131,10 +133,8 @@ def test_closing_the_runtime_ends_programs_that_run() -> None:
     backend = _backend()
     state = straight.run("abc", "def", backend=backend, stream=True)
     backend.close()
-    try:
+    with contextlib.suppress(Cancelled, RuntimeError):
         state["a"]
-    except (Cancelled, RuntimeError):
-        pass
     late = straight.run("abc", "def", backend=backend)
     with pytest.raises(Cancelled):
         late["a"]

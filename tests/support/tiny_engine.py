@@ -24,13 +24,14 @@ from tests.support.byte_tokenizer import VOCAB, make_byte_tokenizer
 from tests.support.tiny_models import make_model
 
 CONTEXT = 256
-TOKENIZER = make_byte_tokenizer()
+TINY_VOCAB = VOCAB + 13  # rows that no token of the tokenizer uses, as real models have them
+TOKENIZER = make_byte_tokenizer(vocab_size=TINY_VOCAB)
 
 
 @cache
 def tiny_directory() -> Path:
     directory = Path(mkdtemp(prefix="lmprog-tiny-"))
-    make_model("llama", vocab_size=VOCAB, eos_token_id=2).save_pretrained(directory)
+    make_model("llama", vocab_size=TINY_VOCAB, eos_token_id=2).save_pretrained(directory)
     return directory
 
 
