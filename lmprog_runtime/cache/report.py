@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from lmprog_runtime.cache.manager import CacheManager
 
 _SHOWN_TOKENS = 8
+_DEEPEST_INDENT = 40
 
 
 def pretty(cache: CacheManager) -> str:
@@ -23,7 +24,7 @@ def pretty(cache: CacheManager) -> str:
     ]
     for namespace, root in tree.roots.items():
         lines.append(f"namespace {namespace}")
-        lines += ["  " * depth + _line(node) for node, depth in _below(root)]
+        lines += ["  " * min(depth, _DEEPEST_INDENT) + _line(node) for node, depth in _below(root)]
     return "\n".join(lines)
 
 
