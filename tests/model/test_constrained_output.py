@@ -1,4 +1,4 @@
-"""Whatever the model wants to say, at temperature 1.5: what comes out matches, and is complete or says that it is not."""
+"""Whatever the model says, at temperature 1.5: what comes out matches, and is complete or says that it is not."""
 
 from __future__ import annotations
 

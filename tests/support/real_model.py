@@ -65,7 +65,9 @@ def oracle_greedy(ids: tuple[int, ...], count: int) -> tuple[tuple[int, ...], tu
             pad_token_id=0,
         )
     tokens = out.sequences[0, len(ids) :].tolist()
-    logprobs = [torch.log_softmax(logits[0].float(), -1)[token].item() for logits, token in zip(out.logits, tokens)]
+    logprobs = [
+        torch.log_softmax(logits[0].float(), -1)[token].item() for logits, token in zip(out.logits, tokens, strict=True)
+    ]
     return tuple(tokens), tuple(logprobs)
 
 
