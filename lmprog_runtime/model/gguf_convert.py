@@ -1,8 +1,9 @@
-"""Turns a GGUF file of the Llama family into a directory in Hugging Face layout, exactly.
+"""Turns a GGUF file of the Llama family into a directory in Hugging Face layout.
 
-Every tensor keeps its values: F32, F16 and BF16 are copied, quantised ones become the float32 numbers that they stand
-for. Metadata that would change the computation and is not understood is refused by name. Tensors are written one at a
-time, so memory holds the largest of them, not the model. Source of the format: the GGUF specification of ggml.
+Tensors keep their values: F32, F16 and BF16 are copied, quantised ones become the float32 numbers that they stand for,
+unless the caller asks for bfloat16. Metadata that would change the computation and is not understood is refused by
+name. Tensors are written one at a time, so memory holds the largest of them, not the model. Source of the format: the
+GGUF specification of ggml.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +66,7 @@ _NAMES = {
 
 _ROPE_FREQUENCIES = "rope_freqs.weight"
 _TENSOR = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)")
-_COPIED = {"F32": ("F32", np.float32), "F16": ("F16", np.float16), "BF16": ("BF16", np.uint16)}
+_NUMPY_DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 _ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
@@ -83,9 +84,12 @@ class _Tensor(NamedTuple):
 
 
 class GgufFile:
-    """An open GGUF file of a supported architecture. Raises ModelUnsupported for any other."""
+    """An open GGUF file of a supported architecture. Raises ModelUnsupported for any other.
 
-    def __init__(self, path: Path) -> None:
+    `quantised_as` is the dtype that quantised tensors get: "F32" holds their values exactly, "BF16" rounds them.
+    """
+
+    def __init__(self, path: Path, *, quantised_as: Literal["F32", "BF16"] = "F32") -> None:
         from gguf import GGUFReader
 
         try:
@@ -94,6 +98,7 @@ class GgufFile:
             raise ModelUnsupported(f"{path} is not a complete GGUF file ({error}); fetch it again.") from error
         self.metadata: dict[str, Any] = {name: field.contents() for name, field in self._reader.fields.items()}
         self._architecture = _architecture(self.metadata, path)
+        self._quantised_as = quantised_as
         self._tensors = [self._plan(tensor) for tensor in self._reader.tensors if tensor.name != _ROPE_FREQUENCIES]
 
     @property
@@ -115,11 +120,12 @@ class GgufFile:
         found = _TENSOR.fullmatch(source.name)
         if found is None or found[2] not in _NAMES:
             raise ModelUnsupported(f"The GGUF file has a tensor {source.name!r} that is not understood.")
-        layer, part, kind = found.groups()
+        layer, part, suffix = found.groups()
         prefix = f"model.layers.{layer}." if layer is not None else ""
-        dtype = _COPIED.get(source.tensor_type.name, ("F32",))[0]
+        kind = source.tensor_type.name
+        dtype = kind if kind in _NUMPY_DTYPES else self._quantised_as
         shape = tuple(int(size) for size in reversed(source.shape))
-        return _Tensor(f"{prefix}{_NAMES[part]}.{kind}", dtype, shape, source, self._paired_heads(part))
+        return _Tensor(f"{prefix}{_NAMES[part]}.{suffix}", dtype, shape, source, self._paired_heads(part))
 
     def _paired_heads(self, part: str) -> int:
         if not self._architecture.pairs_rotary_rows or part not in ("attn_q", "attn_k"):
@@ -199,16 +205,23 @@ def write_safetensors(path: Path, tensors: Iterable[_Tensor], progress: Progress
 
 
 def _values(tensor: _Tensor) -> NDArray[Any]:
-    """The tensor's exact values, rows in the order of Hugging Face layout; bfloat16 as uint16."""
+    """The tensor's values, rows in the order of Hugging Face layout; bfloat16 as uint16."""
     from gguf.quants import dequantize
 
     kind = tensor.source.tensor_type
-    if kind.name in _COPIED:
-        values = np.asarray(tensor.source.data).view(_COPIED[kind.name][1])
+    if kind.name in _NUMPY_DTYPES:
+        values = np.asarray(tensor.source.data).view(_NUMPY_DTYPES[kind.name])
     else:
         values = np.asarray(dequantize(tensor.source.data, kind))
+        values = _round_to_bfloat16(values) if tensor.dtype == "BF16" else values
     values = values.reshape(tensor.shape)
     return _split_rotary_pairs(values, tensor.heads) if tensor.heads else values
+
+
+def _round_to_bfloat16(values: NDArray[np.float32]) -> NDArray[Any]:
+    """The nearest bfloat16 of finite numbers, ties to even, as uint16: the upper half of each float32."""
+    bits = values.view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
 def _split_rotary_pairs(values: NDArray[Any], heads: int) -> NDArray[Any]:

@@ -58,7 +58,9 @@ class Template:
     def __init__(self, source: str) -> None:
         environment = _Environment()
         try:
-            self.variables = frozenset(meta.find_undeclared_variables(environment.parse(source)) - set(environment.globals))
+            self.variables = frozenset(
+                meta.find_undeclared_variables(environment.parse(source)) - set(environment.globals)
+            )
             self._template = environment.from_string(source)
         except (jinja2.TemplateError, RecursionError) as error:
             reason = error if isinstance(error, jinja2.TemplateError) else "it is nested too deep"
@@ -117,19 +119,43 @@ def _sized(value: Any) -> Any:
     return value
 
 
+def _weigh(value: Any) -> None:
+    """Account for the text that a value would be: of a list, one long text in it many times over."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    _sized(value)
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            _budget.get().step()
+            _weigh(item)
+
+
 def _check_growth(name: str, subject: Any, arguments: tuple[Any, ...]) -> None:
-    """Refuse, before they run, the few operations that make much from little."""
+    """Refuse, before they run, the few operations that make much from little or search without bound."""
+    if name in _UNBOUNDED:
+        raise _LimitReached(f"it uses {name}, whose work has no bound")
     if any(isinstance(argument, int) and argument > MOST_PADDING for argument in arguments):
         raise _LimitReached(f"it pads or repeats by more than {MOST_PADDING:,}")
-    if name == "replace" and isinstance(subject, str) and len(arguments) > 1:
+    if name in _SHOWN:
+        _weigh(subject)
+    if name == "replace" and len(arguments) > 1:
         old, new = str(arguments[0]), str(arguments[1])
-        _budget.get().make(subject.count(old) * len(new))
-    if name == "join" and isinstance(subject, (list, tuple)):
-        _budget.get().make(sum(len(item) for item in subject if isinstance(item, str)))
-    if name == "format" and isinstance(subject, str) and re.search(r"\d{5}", subject):
+        _budget.get().make(str(subject).count(old) * len(new))
+    if name == "format":
+        _check_format(str(subject), arguments)
+
+
+_UNBOUNDED = frozenset({"expandtabs", "pprint", "striptags", "sum", "translate", "urlize", "wordwrap"})
+_SHOWN = frozenset({"join", "string", "tojson"})
+
+
+def _check_format(pattern: str, arguments: tuple[Any, ...]) -> None:
+    if re.search(r"\d{5}", pattern):
         raise _LimitReached("it formats to a width of over four digits")
-    if name == "expandtabs":
-        raise _LimitReached("it expands tabs")
+    for argument in arguments:
+        _weigh(argument)
+    longest = max((len(argument) for argument in arguments if isinstance(argument, str)), default=0)
+    _budget.get().make((pattern.count("%") + pattern.count("{")) * longest)
 
 
 class _Environment(ImmutableSandboxedEnvironment):
@@ -142,6 +168,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         )
         self.filters = {name: _bounded(name, function) for name, function in self.filters.items()}
         self.filters |= {"tojson": _to_json, "count_step": _count_step, "count_text": _count_text, "concat": _concat}
+        del self.globals["lipsum"]  # makes as much text as it is asked for
         self.globals |= {"raise_exception": _raise, "strftime_now": _now, "dict": _make_dict, "namespace": _Namespace}
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -150,8 +177,8 @@ class _Environment(ImmutableSandboxedEnvironment):
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - the base's names
         method = getattr(__obj, "__wrapped__", __obj)  # the sandbox wraps str.format
         if isinstance(subject := getattr(method, "__self__", None), str):
-            name = method.__name__
-            _check_growth(name, args[0] if name == "join" and args else subject, args)
+            name, given = method.__name__, (*args, *kwargs.values())
+            _check_growth(name, given[0] if name == "join" and given else subject, given)
         return _sized(super().call(__context, __obj, *args, **kwargs))
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
@@ -190,8 +217,9 @@ def _with_counters(tree: nodes.Template) -> nodes.Template:
     for loop in tree.find_all(nodes.For):
         if loop.test is not None:
             loop.test = nodes.And(_filter(nodes.Const(True), "count_step"), loop.test).set_lineno(loop.lineno)
-    blocks: list[nodes.For | nodes.Macro | nodes.CallBlock]
-    blocks = [*tree.find_all(nodes.For), *tree.find_all(nodes.Macro), *tree.find_all(nodes.CallBlock)]
+    blocks: list[nodes.For | nodes.Macro | nodes.CallBlock | nodes.Block]
+    blocks = [*tree.find_all(nodes.For), *tree.find_all(nodes.Macro)]
+    blocks += [*tree.find_all(nodes.CallBlock), *tree.find_all(nodes.Block)]
     for block in blocks:
         block.body.insert(0, nodes.ExprStmt(_filter(nodes.Const(True), "count_step")).set_lineno(block.lineno))
     for output in tree.find_all(nodes.Output):
@@ -220,22 +248,20 @@ def _count_step(value: bool) -> bool:
 
 
 def _count_text(value: Any) -> str:
-    text = value if isinstance(value, str) else str(value)
-    _budget.get().make(len(text))
-    return text
+    _weigh(value)
+    return str(value)
 
 
 def _concat(parts: list[Any]) -> str:
-    texts = [str(part) for part in parts]
-    _budget.get().make(sum(map(len, texts)))
-    return "".join(texts)
+    _weigh(parts)
+    return str(_sized("".join(map(str, parts))))
 
 
 def _to_json(
     value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
     """transformers' own: Jinja's escapes HTML characters, which models were not trained on."""
-    _check_growth("tojson", None, (indent,))
+    _check_growth("tojson", value, (indent,))
     text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
     return str(_sized(text))
 

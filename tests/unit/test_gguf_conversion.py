@@ -99,10 +99,10 @@ def add_tensor(writer: Any, name: str, values: np.ndarray, family: str, config: 
         writer.add_tensor(f"{stored}.{kind}", gguf.quants.quantize(values, quantise), raw_dtype=quantise)
 
 
-def convert(path: Path, target: Path) -> dict[str, torch.Tensor]:
+def convert(path: Path, target: Path, **settings: Any) -> dict[str, torch.Tensor]:
     written: list[int] = []
     target.mkdir()
-    file = GgufFile(path)
+    file = GgufFile(path, **settings)
     file.convert(target, written.append)
     assert sum(written) == file.num_bytes
     return load_file(target / "model.safetensors")
@@ -149,6 +149,17 @@ def test_every_kind_of_number_is_kept_exactly(kind: str, tmp_path: Path) -> None
     assert str(got.dtype) == f"torch.{dtype}"
     assert tensors["model.norm.weight"].dtype == torch.float32
     assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == dtype
+
+
+def test_quantised_tensors_can_be_rounded_to_bfloat16(tmp_path: Path) -> None:
+    model = make_model("llama", vocab_size=259, num_hidden_layers=1)
+    write_gguf(tmp_path / "m.gguf", "llama", model, gguf.GGMLQuantizationType.Q4_1)
+    exact = convert(tmp_path / "m.gguf", tmp_path / "exact")
+    rounded = convert(tmp_path / "m.gguf", tmp_path / "rounded", quantised_as="BF16")
+    assert rounded["model.norm.weight"].dtype == torch.float32
+    for name, tensor in exact.items():
+        assert torch.equal(tensor.to(rounded[name].dtype), rounded[name])
+    assert json.loads((tmp_path / "rounded" / "config.json").read_text())["dtype"] == "bfloat16"
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ def render(source: str, input_length: int = 100, **variables: Any) -> str:
         "{% set ns = namespace(__class__=1) %}",
         "{% set ns = namespace() %}{% set ns._x = 1 %}",
         "{{ '{0.__class__}'.format(1) }}",
+        "{{ lipsum.__globals__ }}",
     ],
 )
 def test_the_internals_of_python_are_out_of_reach(source: str) -> None:
@@ -83,6 +84,20 @@ RUNAWAYS = {
     "indented": "{{ ('x\n' * 999)|indent(1000000000) }}",
     "indented JSON": "{{ [1]|tojson(indent=1000000000) }}",
     "tabs": "{{ ('\t' * 99999).expandtabs(99999)|length }}",
+    "formatted many times": "{% set x = 'x' * 900000 %}{{ ('{0}' * 9000).format(x)|length }}",
+    "formatted from a list": "{% set x = ['x' * 900000] * 9000 %}{{ ('%s' % x)|length }}",
+    "shown list": "{% set x = ['x' * 900000] * 90000 %}{{ x }}",
+    "joined list": "{% set x = ['x' * 900000] * 90000 %}{{ x|join|length }}",
+    "list as a text": "{% set x = ['x' * 900000] * 90000 %}{{ (x|string)|length }}",
+    "list in a concatenation": "{% set x = ['x' * 900000] * 90000 %}{{ (x ~ 'x')|length }}",
+    "list as JSON": "{% set x = ['x' * 900000] * 90000 %}{{ (x|tojson)|length }}",
+    "summed lists": "{% set x = [[1]] * 90000 %}{{ (x|sum(start=[]))|length }}",
+    "translated": "{% set x = 'x' * 900000 %}{{ x.translate({120: x})|length }}",
+    "tags": "{{ ('<' * 900000)|striptags }}",
+    "tags of markup": "{{ (('<' * 900000)|safe).striptags() }}",
+    "endless block": "{% block a %}{{ self.a() }}{% endblock %}",
+    "lists in lists": "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
+    "{{ ns.x }}",
     "power": "{{ 9 ** (9 ** 9) }}",
     "squares": "{% set ns = namespace(x=9) %}{% for i in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
 }
