@@ -124,9 +124,10 @@ def _run_item(program: Program[Any, R], index: int, item: Any, options: Mapping[
     prepared = _prepare(program, index, item, options)
     if isinstance(prepared, Run):
         return prepared
-    with workers.watching(prepared.run), contextlib.suppress(BaseException):
-        program.execute(*prepared)
-    prepared.run.error()  # waits
+    with workers.watching(prepared.run):
+        with contextlib.suppress(BaseException):
+            program.execute(*prepared)
+        prepared.run.error()  # waits
     return prepared.run
 
 

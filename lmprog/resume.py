@@ -15,6 +15,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,12 @@ class ResumeLog:
         self._path, self._key = path, key or _hash_of
         self._lock = threading.Lock()
         self._seen: Counter[str] = Counter()
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 - closed by close()
         try:
             _lock_file(self._file, path)
             self._lines = _read_lines(self._file, path)
         except BaseException:
-            os.close(self._file)
+            self._file.close()
             raise
 
     def once(self, program: str, index: int, item: Any, run_it: Callable[[], Run[Any]]) -> Run[Any]:
@@ -53,7 +54,7 @@ class ResumeLog:
         return self._written(key, index, run, program)
 
     def close(self) -> None:
-        os.close(self._file)
+        self._file.close()
 
     def _written(self, key: str, index: int, run: Run[Any], program: str) -> Run[Any]:
         try:
@@ -61,8 +62,8 @@ class ResumeLog:
         except Exception as error:  # a value that cannot be read, or not be written as JSON: the item is not done
             return Run.failed(program, error)
         with self._lock:
-            os.write(self._file, line.encode())
-            os.fsync(self._file)
+            self._file.write(line.encode())
+            os.fsync(self._file.fileno())
         return run
 
     def _numbered_key(self, item: Any) -> str:
@@ -74,7 +75,7 @@ class ResumeLog:
             return key if self._seen[key] == 1 else f"{key}#{self._seen[key]}"
 
 
-def _lock_file(file: int, path: Path) -> None:
+def _lock_file(file: FileIO, path: Path) -> None:
     import fcntl
 
     try:
@@ -83,10 +84,10 @@ def _lock_file(file: int, path: Path) -> None:
         raise InvalidArgument(f"{path} is in use by another batch;", hint="wait for it or give another file.") from None
 
 
-def _read_lines(file: int, path: Path) -> dict[str, dict[str, Any]]:
+def _read_lines(file: FileIO, path: Path) -> dict[str, dict[str, Any]]:
     """Complete lines by key. What follows the last line end is cut off."""
-    with open(file, "rb", closefd=False) as reader:
-        data = reader.read()
+    file.seek(0)
+    data = file.readall()
     complete = data.rfind(b"\n") + 1
     lines: dict[str, dict[str, Any]] = {}
     for number, text in enumerate(data[:complete].splitlines(), start=1):
@@ -96,7 +97,7 @@ def _read_lines(file: int, path: Path) -> dict[str, dict[str, Any]]:
         except (ValueError, KeyError, TypeError):
             raise InvalidArgument(f"Line {number} of {path} was not written by a batch; give another file.") from None
     if complete < len(data):
-        os.ftruncate(file, complete)
+        file.truncate(complete)
     return lines
 
 

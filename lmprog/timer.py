@@ -57,7 +57,7 @@ class Timer:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="lmprog-timer", daemon=True)
                 self._thread.start()
-            else:
+            elif self._alarms[0] is alarm:  # sooner than what the thread waits for
                 self._changed.notify()
         return alarm
 
