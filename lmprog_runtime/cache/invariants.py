@@ -6,9 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from lmprog_runtime.cache.node import Node, Root, path
 from lmprog_runtime.cache.report import pretty
 from lmprog_runtime.cache.row import Row
+from lmprog_runtime.cache.slots import Slots
 
 if TYPE_CHECKING:
     from lmprog_runtime.cache.manager import CacheManager
@@ -19,15 +22,16 @@ class CacheCorrupt(AssertionError):
 
 
 def check(cache: CacheManager) -> None:
-    violations = [*_sizes(cache), *_owners(cache), *_locks(cache), *_rows(cache)]
-    for node in cache.tree.nodes():
+    nodes = list(cache.tree.nodes())
+    violations = [*_sizes(cache, nodes), *_owners(cache, nodes), *_locks(cache, nodes), *_rows(cache)]
+    for node in nodes:
         violations += _node(cache, node)
     if violations:
         raise CacheCorrupt("\n".join([f"{len(violations)} violations:", *violations, pretty(cache)]))
 
 
-def _sizes(cache: CacheManager) -> Iterator[str]:
-    tree, nodes = cache.tree, list(cache.tree.nodes())
+def _sizes(cache: CacheManager, nodes: list[Node]) -> Iterator[str]:
+    tree = cache.tree
     found = {
         "free": (cache.slots.free_count, len(cache.slots.free_slots())),
         "evictable": (tree.evictable, sum(node.length for node in nodes if not node.locks)),
@@ -43,27 +47,27 @@ def _sizes(cache: CacheManager) -> Iterator[str]:
         yield "the free extents do not add up to the free slots"
 
 
-def _owners(cache: CacheManager) -> Iterator[str]:
-    owners: dict[int, list[object]] = {}
-    for slot in cache.slots.free_slots():
-        owners.setdefault(slot, []).append("the free list")
-    for node in cache.tree.nodes():
-        for slot in node.slots.tolist():
-            owners.setdefault(slot, []).append(node)
-    for row in cache.rows:
-        for slot in row.slots[row.shared :].tolist():
-            owners.setdefault(slot, []).append(row)
-    for slot in range(cache.num_slots):
-        have = owners.get(slot, [])
-        if len(have) != 1:
-            yield f"slot {slot} has {len(have)} owners: {have}"
-        elif cache.config.debug_owners and have[0] != "the free list":
-            noted = cache.slots.owner(slot)
-            if noted is not (cache.tree if isinstance(have[0], Node) else have[0]):
-                yield f"slot {slot} is noted as owned by {noted} and belongs to {have[0]}"
+def _owners(cache: CacheManager, nodes: list[Node]) -> Iterator[str]:
+    held: list[tuple[object, Slots]] = [(node, node.slots) for node in nodes]
+    held += [(row, row.slots[row.shared :]) for row in cache.rows]
+    free = cache.slots.free_slots()
+    times = np.bincount(np.concatenate([free, *(slots for _, slots in held)]), minlength=cache.num_slots)
+    for slot in np.flatnonzero(times != 1).tolist():
+        owners = [owner for owner, slots in [("the free list", free), *held] if slot in slots]
+        yield f"slot {slot} has {len(owners)} owners: {owners}"
+    if cache.config.debug_owners:
+        yield from _noted_owners(cache, held)
 
 
-def _locks(cache: CacheManager) -> Iterator[str]:
+def _noted_owners(cache: CacheManager, held: list[tuple[object, Slots]]) -> Iterator[str]:
+    for owner, slots in held:
+        expected = cache.tree if isinstance(owner, Node) else owner
+        for slot in slots.tolist():
+            if cache.slots.owner(slot) is not expected:
+                yield f"slot {slot} is noted as owned by {cache.slots.owner(slot)} and belongs to {owner}"
+
+
+def _locks(cache: CacheManager, nodes: list[Node]) -> Iterator[str]:
     expected: Counter[Node] = Counter()
     leases: Counter[Node] = Counter()
     leased = [lease.node for lease in cache.leases.locking if lease.node is not None]
@@ -75,7 +79,7 @@ def _locks(cache: CacheManager) -> Iterator[str]:
             top, walker = walker, walker.parent
         if not isinstance(top, Root) or cache.tree.roots.get(top.namespace) is not top:
             yield f"{end} is locked but not part of the tree"
-    for node in [*cache.tree.nodes(), *cache.tree.roots.values()]:
+    for node in [*nodes, *cache.tree.roots.values()]:
         if (node.locks, node.leases) != (expected[node], leases[node]):
             yield (
                 f"{node} has {node.locks} locks, {node.leases} of leases; "

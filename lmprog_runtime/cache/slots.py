@@ -57,8 +57,8 @@ class SlotAllocator:
         """None unless in debug mode."""
         return self._owners[slot] if self._owners is not None else None
 
-    def free_slots(self) -> list[int]:
-        return [slot for slot, taken in enumerate(self._taken) if not taken]
+    def free_slots(self) -> Slots:
+        return np.flatnonzero(np.frombuffer(self._taken, dtype=np.uint8) == 0).astype(np.int32)
 
     def extents(self) -> dict[int, int]:
         """First slot and length of each free extent."""
