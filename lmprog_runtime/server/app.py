@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
@@ -16,8 +18,11 @@ from lmprog_runtime.server.completions import CompletionCall
 from lmprog_runtime.server.failures import add_handlers, error_answer
 from lmprog_runtime.server.limits import BodyLimit
 from lmprog_runtime.server.protocol import ChatRequest, CompletionRequest
+from lmprog_runtime.server.request_ids import request_id_of
 from lmprog_runtime.server.state import ServerState
 from lmprog_runtime.server.streaming import as_events, while_connected
+
+log = logging.getLogger("lmprog.requests")
 
 
 class Call(Protocol):
@@ -35,7 +40,20 @@ def create_app(state: ServerState) -> FastAPI:
         denial = access.denial(request.url.path, request.headers.get("authorization"))
         if denial is not None:
             return error_answer(401, denial, "authentication_error", code="invalid_api_key")
-        return await go_on(request)
+        started = time.monotonic()
+        answer = await go_on(request)
+        answer.headers["X-Request-Id"] = request_id_of(request)
+        if state.settings.log_requests:
+            seconds = time.monotonic() - started
+            log.info(
+                "%s %s %s %d %.3f s",
+                request_id_of(request),
+                request.method,
+                request.url.path,
+                answer.status_code,
+                seconds,
+            )
+        return answer
 
     app.add_middleware(BodyLimit, most_bytes=int(state.settings.max_body_mb * 1e6))
     add_handlers(app)
@@ -45,29 +63,27 @@ def create_app(state: ServerState) -> FastAPI:
 
 
 def _add_generation(app: FastAPI, state: ServerState) -> None:
-    runtime = state.runtime
-
     @app.post("/v1/completions", response_model=None)
     async def completions(request: Request, body: CompletionRequest) -> Response:
         state.check_model(body.model)
-        return await _run(state, request, lambda: CompletionCall(runtime, body), stream=body.stream)
+        return await _run(state, request, lambda: CompletionCall(state.session(request), body), stream=body.stream)
 
     @app.post("/v1/chat/completions", response_model=None)
     async def chat(request: Request, body: ChatRequest) -> Response:
         state.check_model(body.model)
-        return await _run(state, request, lambda: ChatCall(runtime, body), stream=body.stream)
+        return await _run(state, request, lambda: ChatCall(state.session(request), body), stream=body.stream)
 
     @app.post("/generate", response_model=None)
     async def generate(request: Request, body: native.GenerateBody) -> Response:
-        return await _run(state, request, lambda: native.GenerateCall(runtime, body), stream=body.stream)
+        return await _run(state, request, lambda: native.GenerateCall(state.session(request), body), stream=body.stream)
 
     @app.post("/select", response_model=None)
     async def select(request: Request, body: native.SelectBody) -> Response:
-        return await _once(state, request, lambda: native.select(runtime, body))
+        return await _once(state, request, lambda: native.select(state.session(request), body))
 
     @app.post("/fork", response_model=None)
     async def fork(request: Request, body: native.ForkBody) -> Response:
-        return await _once(state, request, lambda: native.fork(runtime, body))
+        return await _once(state, request, lambda: native.fork(state.session(request), body))
 
 
 async def _run(state: ServerState, request: Request, make: Callable[[], Call], *, stream: bool) -> Response:

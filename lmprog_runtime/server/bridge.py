@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -17,8 +17,10 @@ Event = Delta | Completion | ScoreResult
 class Runs:
     """Some requests that were submitted together, as an async context: on exit those not finished are aborted."""
 
-    def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
-        self._engine, self._requests = engine, list(requests)
+    def __init__(
+        self, engine: Engine, requests: Sequence[Request], observe: Callable[[Completion], None] = lambda _: None
+    ) -> None:
+        self._engine, self._requests, self._observe = engine, list(requests), observe
         self._queue: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self._ids: list[int] = []
@@ -49,6 +51,8 @@ class Runs:
                 self._unfinished.discard(index)
             if isinstance(event, BaseException):
                 raise event
+            if isinstance(event, Completion):
+                self._observe(event)
             yield index, event
 
     async def results(self) -> list[Any]:
@@ -58,9 +62,3 @@ class Runs:
             if not isinstance(event, Delta):
                 found[index] = event
         return [found[index] for index in range(len(self._requests))]
-
-
-async def run_all(engine: Engine, requests: Sequence[Request]) -> list[Any]:
-    """Completions or score results of requests, in order."""
-    async with Runs(engine, requests) as runs:
-        return await runs.results()

@@ -9,12 +9,11 @@ from typing import Any
 
 from lmprog_runtime.errors import RequestRefused
 from lmprog_runtime.request import Completion, Delta, GenerateRequest, TokenLogprob
-from lmprog_runtime.runtime import LocalRuntime
-from lmprog_runtime.server.bridge import Runs
 from lmprog_runtime.server.common import Reply, new_id, now, usage_block
 from lmprog_runtime.server.completions import sample_seed
 from lmprog_runtime.server.prompts import chat_ids
 from lmprog_runtime.server.protocol import ChatRequest
+from lmprog_runtime.server.session import Session
 from lmprog_runtime.server.splitting import Piece, Splitter
 from lmprog_runtime.server.tools import ToolPlan, tool_plan
 
@@ -22,8 +21,8 @@ from lmprog_runtime.server.tools import ToolPlan, tool_plan
 class ChatCall:
     """One request to /v1/chat/completions and how its answer is put together."""
 
-    def __init__(self, runtime: LocalRuntime, request: ChatRequest) -> None:
-        self.runtime, self.request = runtime, request
+    def __init__(self, session: Session, request: ChatRequest) -> None:
+        self.session, self.runtime, self.request = session, session.runtime, request
         self.id, self.created = new_id("chatcmpl"), now()
         self.plan: ToolPlan = tool_plan(request)
         self._check()
@@ -66,8 +65,7 @@ class ChatCall:
 
     async def answer(self) -> Reply:
         requests = await self.requests()
-        async with Runs(self.runtime.engine, requests) as runs:
-            results: list[Completion] = await runs.results()
+        results: list[Completion] = await self.session.run(requests)
         choices = [self._choice(index, result) for index, result in enumerate(results)]
         body = {"id": self.id, "object": "chat.completion", "created": self.created, "model": self.request.model}
         return Reply({**body, "choices": choices, "usage": usage_block(results, self.request.n)})
@@ -91,7 +89,7 @@ class ChatCall:
         requests = await self.requests()
         splitters = [self._splitter() for _ in requests]
         results: dict[int, Completion] = {}
-        async with Runs(self.runtime.engine, requests) as runs:
+        async with self.session.start(requests) as runs:
             for index in range(len(requests)):
                 yield self._chunk(index, {"role": "assistant", "content": ""})
             async for index, event in runs.events():

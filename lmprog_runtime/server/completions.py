@@ -10,11 +10,10 @@ from typing import Any
 
 from lmprog_runtime.errors import RequestRefused
 from lmprog_runtime.request import Completion, Delta, GenerateRequest, TokenLogprob
-from lmprog_runtime.runtime import LocalRuntime
-from lmprog_runtime.server.bridge import Runs
 from lmprog_runtime.server.common import Reply, new_id, now, usage_block
 from lmprog_runtime.server.prompts import prompt_ids
 from lmprog_runtime.server.protocol import CompletionRequest
+from lmprog_runtime.server.session import Session
 
 
 def sample_seed(seed: int | None, index: int) -> int | None:
@@ -28,8 +27,8 @@ def sample_seed(seed: int | None, index: int) -> int | None:
 class CompletionCall:
     """One request to /v1/completions and how its answer is put together."""
 
-    def __init__(self, runtime: LocalRuntime, request: CompletionRequest) -> None:
-        self.runtime, self.request = runtime, request
+    def __init__(self, session: Session, request: CompletionRequest) -> None:
+        self.session, self.runtime, self.request = session, session.runtime, request
         self.id, self.created = new_id("cmpl"), now()
         self.samples = request.best_of or request.n
         self._check()
@@ -65,8 +64,7 @@ class CompletionCall:
 
     async def answer(self) -> Reply:
         requests = await self.requests()
-        async with Runs(self.runtime.engine, requests) as runs:
-            results: list[Completion] = await runs.results()
+        results: list[Completion] = await self.session.run(requests)
         chosen = self._best(results)
         choices = [self._choice(index, requests[at], results[at]) for index, at in enumerate(chosen)]
         return Reply({**self._head(), "choices": choices, "usage": usage_block(results, self.samples)})
@@ -84,7 +82,7 @@ class CompletionCall:
     async def stream(self) -> AsyncIterator[dict[str, Any]]:
         requests = await self.requests()
         results: dict[int, Completion] = {}
-        async with Runs(self.runtime.engine, requests) as runs:
+        async with self.session.start(requests) as runs:
             if self.request.echo:
                 for index, request in enumerate(requests):
                     yield self._chunk(index, self._text_of(list(request.token_ids)), None, None)

@@ -19,7 +19,7 @@ from lmprog_runtime.request import GenerateRequest, SamplingParams
 from lmprog_runtime.runtime import LocalRuntime
 from lmprog_runtime.server.access import check_settings
 from lmprog_runtime.server.app import create_app
-from lmprog_runtime.server.bridge import run_all
+from lmprog_runtime.server.bridge import Runs
 from lmprog_runtime.server.settings import ServerSettings
 from lmprog_runtime.server.state import ServerState
 
@@ -72,7 +72,8 @@ async def _warm_up(state: ServerState) -> None:
     started = time.monotonic()
     token = min(state.runtime.tokenizer.eos_ids, default=0)
     request = GenerateRequest([token], SamplingParams(max_tokens=2, ignore_eos=True), use_cache=False)
-    await run_all(state.runtime.engine, [request])
+    async with Runs(state.runtime.engine, [request]) as runs:
+        await runs.results()
     await asyncio.to_thread(state.runtime.flush_cache)
     state.is_warm = True
     address = f"http://{state.settings.host}:{state.settings.port}"

@@ -12,11 +12,11 @@ from pydantic import Field
 from lmprog_runtime.errors import RequestRefused
 from lmprog_runtime.request import Completion, Delta, GenerateRequest, ScoreRequest, ScoreResult, TokenLogprob
 from lmprog_runtime.runtime import LocalRuntime
-from lmprog_runtime.server.bridge import Runs, run_all
 from lmprog_runtime.server.common import Reply
 from lmprog_runtime.server.completions import sample_seed
 from lmprog_runtime.server.prompts import prompt_ids
 from lmprog_runtime.server.protocol import MOST_CHOICES, MOST_N, Constrained, Prompt, Sampling, Strict
+from lmprog_runtime.server.session import Session
 
 Ids = list[int]
 
@@ -65,8 +65,8 @@ class ForkBody(Strict):
 class GenerateCall:
     """One request to /generate: one answer, or a list when the prompt was a list or n is above 1."""
 
-    def __init__(self, runtime: LocalRuntime, body: GenerateBody) -> None:
-        self.runtime, self.body = runtime, body
+    def __init__(self, session: Session, body: GenerateBody) -> None:
+        self.session, self.runtime, self.body = session, session.runtime, body
         prompts = body.prompts()
         self._is_single = (isinstance(prompts, str) or _is_ids(prompts)) and body.sampling_params.n == 1
 
@@ -96,13 +96,13 @@ class GenerateCall:
 
     async def answer(self) -> Reply:
         requests = await self.requests()
-        results = await run_all(self.runtime.engine, requests)
+        results = await self.session.run(requests)
         answers = [self.result(result) for result in results]
         return Reply(answers[0] if self._is_single else answers)  # type: ignore[arg-type]
 
     async def stream(self) -> AsyncIterator[dict[str, Any]]:
         requests = await self.requests()
-        async with Runs(self.runtime.engine, requests) as runs:
+        async with self.session.start(requests) as runs:
             async for index, event in runs.events():
                 if isinstance(event, Delta):
                     yield {"index": index, "delta": event.text}
@@ -127,10 +127,10 @@ class GenerateCall:
         return {"text": result.text, "output_ids": list(result.token_ids), "meta_info": meta}
 
 
-async def select(runtime: LocalRuntime, body: SelectBody) -> dict[str, Any]:
+async def select(session: Session, body: SelectBody) -> dict[str, Any]:
     """Log-probabilities of choices after a prompt, computed as one token trie."""
-    request = await asyncio.to_thread(_score_request, runtime, body)
-    result: ScoreResult = (await run_all(runtime.engine, [request]))[0]
+    request = await asyncio.to_thread(_score_request, session.runtime, body)
+    result: ScoreResult = (await session.run([request]))[0]
     return {
         "choices": [
             {
@@ -158,11 +158,11 @@ def _score_request(runtime: LocalRuntime, body: SelectBody) -> ScoreRequest:
     return ScoreRequest(split.token_ids, split.choices, salt=body.cache_salt, priority=body.priority)
 
 
-async def fork(runtime: LocalRuntime, body: ForkBody) -> dict[str, Any]:
+async def fork(session: Session, body: ForkBody) -> dict[str, Any]:
     """One prefix, many suffixes, one response. Each joint text is encoded whole, so forking moves no token boundary."""
     texts = [(body.text or "") + suffix for suffix in body.suffixes]
     fixed = body.input_ids or []
-    prompts = await asyncio.to_thread(lambda: [[*fixed, *ids] for ids in prompt_ids(runtime, texts)])
+    prompts = await asyncio.to_thread(lambda: [[*fixed, *ids] for ids in prompt_ids(session.runtime, texts)])
     params = body.sampling_params.params(max_tokens=body.sampling_params.max_new_tokens)
     requests = [
         GenerateRequest(
@@ -173,8 +173,8 @@ async def fork(runtime: LocalRuntime, body: ForkBody) -> dict[str, Any]:
         )
         for index, ids in enumerate(prompts)
     ]
-    results = await run_all(runtime.engine, requests)
-    shape = GenerateCall(runtime, GenerateBody(text=""))
+    results = await session.run(requests)
+    shape = GenerateCall(session, GenerateBody(text=""))
     return {"branches": [shape.result(result) for result in results]}
 
 

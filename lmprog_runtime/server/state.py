@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from fastapi import Request
 from fastapi.responses import JSONResponse
 
 from lmprog_runtime.errors import ModelNotFound
@@ -15,6 +16,8 @@ from lmprog_runtime.params import check_token_ids
 from lmprog_runtime.runtime import LocalRuntime
 from lmprog_runtime.server.failures import answer_for, error_answer
 from lmprog_runtime.server.metrics import Metrics
+from lmprog_runtime.server.request_ids import request_id_of
+from lmprog_runtime.server.session import Session, tenant_of
 from lmprog_runtime.server.settings import ServerSettings
 from lmprog_runtime.server.streaming import event
 
@@ -60,6 +63,11 @@ class ServerState:
 
     def check_ids(self, name: str, ids: list[int]) -> None:
         check_token_ids(name, tuple(ids), self.runtime.executor.vocab_size)
+
+    def session(self, request: Request) -> Session:
+        """What this HTTP request may use."""
+        tenant = tenant_of(request.headers.get("authorization")) if self.settings.isolate_cache else None
+        return Session(self.runtime, self.metrics.finished, request_id_of(request), tenant)
 
     @contextmanager
     def running_request(self) -> Iterator[None]:
