@@ -1,6 +1,6 @@
 """Cost of compiling constraints and of their masks, ours next to llguidance and xgrammar where those are installed.
 
-    python scripts/bench_constraints.py SCHEMAS.jsonl --tokenizer FOLDER [--limit N] [--engines ours,fallback,llguidance,xgrammar]
+    python scripts/bench_constraints.py SCHEMAS.jsonl --tokenizer FOLDER [--limit N] [--engines ours,llguidance]
 
 SCHEMAS.jsonl: one object a line with "schema" and "tests" (each with "valid" and "data"), as in JSONSchemaBench. FOLDER
 has a tokenizer.json. For every schema: compile, then feed each valid instance token by token, asking for a mask before
@@ -14,6 +14,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -59,7 +60,7 @@ class OurMatcher:
 class Ours:
     name = "ours"
 
-    def __init__(self, tokenizer: Tokenizer, folder: Path) -> None:
+    def __init__(self, tokenizer: Tokenizer, _: Path) -> None:
         self.vocabulary = Vocabulary(tokenizer.token_bytes, tokenizer.eos_ids, tokenizer.special_ids)
         for text in ("{}", '{"type": "integer"}'):  # as a server does when it loads
             grammar = compile_constraint(Constraint("json_schema", text), self.vocabulary)
@@ -84,7 +85,7 @@ class Fallback(Ours):
 class LlGuidance:
     name = "llguidance"
 
-    def __init__(self, tokenizer: Tokenizer, folder: Path) -> None:
+    def __init__(self, _: Tokenizer, folder: Path) -> None:
         import llguidance
         import llguidance.hf
         import transformers
@@ -173,7 +174,7 @@ def measure(engine: Engine, schemas: Sequence[dict[str, Any]], encode: Callable[
     timings = Timings([], [], [], [], [])
     for row in schemas:
         try:
-            new_matcher, spent = clock(lambda text=json.dumps(row["schema"]): engine.compile(text))
+            new_matcher, spent = clock(partial(engine.compile, json.dumps(row["schema"])))
         except (RequestRefused, ValueError, RuntimeError) as error:
             timings.refused.append(f"{row['id']}: {error}")
             continue
@@ -190,11 +191,12 @@ def measure(engine: Engine, schemas: Sequence[dict[str, Any]], encode: Callable[
     return timings
 
 
-def row(name: str, values: Sequence[float]) -> str:
+def table_row(name: str, values: Sequence[float]) -> str:
     if not values:
         return f"  {name:12} -"
     p50, p99 = np.percentile(values, [50, 99])
-    return f"  {name:12} avg {np.mean(values):9.1f}  p50 {p50:9.1f}  p99 {p99:9.1f}  max {max(values):9.1f}  n {len(values)}"
+    mean, most = np.mean(values), max(values)
+    return f"  {name:12} avg {mean:9.1f}  p50 {p50:9.1f}  p99 {p99:9.1f}  max {most:9.1f}  n {len(values)}"
 
 
 def load_schemas(path: Path, limit: int | None) -> list[dict[str, Any]]:
@@ -215,11 +217,13 @@ def main() -> None:
     tokenizer = Tokenizer(definition, eos_ids=eos_ids(arguments.tokenizer, library))
     schemas = load_schemas(arguments.schemas, arguments.limit)
     for name in arguments.engines.split(","):
-        engine, spent = clock(lambda kind=ENGINES[name]: kind(tokenizer, arguments.tokenizer))
+        engine, spent = clock(partial(ENGINES[name], tokenizer, arguments.tokenizer))
         timings = measure(engine, schemas, tokenizer.encode)
-        print(f"{name}: {len(schemas)} schemas, {len(timings.refused)} refused, vocabulary {tokenizer.vocab_size}, set up in {spent / 1e6:.2f} s")
+        print(
+            f"{name}: {len(schemas)} schemas, {len(timings.refused)} refused, vocabulary {tokenizer.vocab_size}, set up in {spent / 1e6:.2f} s"
+        )
         for part in ("compile", "first", "cold", "warm"):
-            print(row(part, getattr(timings, part)))
+            print(table_row(part, getattr(timings, part)))
 
 
 def eos_ids(folder: Path, library: tokenizers.Tokenizer) -> list[int]:

@@ -64,8 +64,8 @@ class Walker(Protocol):
         ...
 
     def forced(self, state: int, most: int) -> tuple[bytes, int]:
-        """Bytes that must come next, at most `most`; and where in them the first longer allowed token could begin (their
-        length when none can)."""
+        """Bytes that must come next, at most `most`; and where in them the first longer allowed token could begin
+        (their length when none can)."""
         ...
 
 

@@ -45,8 +45,10 @@ class _Refusal(NamedTuple):
 
 
 def compile_constraint(constraint: Constraint, vocabulary: Vocabulary) -> CompiledGrammar:
-    """The grammar of a constraint over a vocabulary. Raises ConstraintInvalid, ConstraintUnsupported, ConstraintTooLarge
-    or ConstraintUnreachable, each saying where and why; the same constraint gets the same answer from the cache."""
+    """The grammar of a constraint over a vocabulary; the same constraint gets the same answer from the cache.
+
+    Raises ConstraintInvalid, ConstraintUnsupported, ConstraintTooLarge or ConstraintUnreachable, saying where and why.
+    """
     cache = vocabulary.compiled
     refusal = cache.get(constraint, _Refusal)
     if refusal is not None and refusal.holds:

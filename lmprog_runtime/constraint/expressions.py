@@ -3,16 +3,15 @@
 Independent of any vocabulary. One `Expressions` serves one constraint and goes with it. An expression is an int, equal
 ints are equal languages, and building the same thing twice gives the same int.
 
-Objects. `members` is the part between the braces of a JSON object: the listed members (each an expression for the whole
-of `"key": value`), every one at most once and the required ones for sure, in the order listed or in any; `extra`
-members (any number, after the listed ones when the order is fixed, anywhere when it is not); a separator between any two;
-`low` to `high` members in all. It is expanded where a generation really goes, so 1,000 optional properties cost 1,000
-steps to build, not a million. Whitespace inside the braces and the braces themselves are the caller's.
+Objects. `members` is the part between the braces of a JSON object: the listed members (each an expression for the
+whole of `"key": value`), every one at most once and the required ones for sure, in the order listed or in any; `extra`
+members (any number, after the listed ones when the order is fixed, anywhere when it is not); a separator between any
+two; `low` to `high` members in all. It is expanded where a generation really goes, so 1,000 optional properties cost
+1,000 steps to build, not a million. Whitespace inside the braces and the braces themselves are the caller's.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
@@ -80,13 +79,14 @@ class Expressions:
         return self._shared(sorted(set(choices)), encode)
 
     def _shared(self, ordered: Sequence[str], encode: Encoding) -> int:
-        # Bottom-up over the sorted list: open_levels[d] has the finished branches behind the current prefix of length d.
+        # Bottom-up over the sorted list: open_levels[d] has the finished branches behind a prefix of length d.
         open_levels: list[list[int]] = [[]]
         for at, text in enumerate(ordered):
             following = ordered[at + 1] if at + 1 < len(ordered) else ""
             open_levels += [[] for _ in range(len(text) + 1 - len(open_levels))]
             open_levels[-1].append(self.EPSILON)
-            common = len(os.path.commonprefix([text, following]))
+            pairs = enumerate(zip(text, following, strict=False))
+            common = next((i for i, (a, b) in pairs if a != b), min(len(text), len(following)))
             while len(open_levels) - 1 > common:
                 branch = self.alternate(open_levels.pop())
                 character = ord(text[len(open_levels) - 1])
@@ -95,8 +95,11 @@ class Expressions:
         return self.alternate(open_levels[0])
 
     def regex(self, pattern: str, *, search: bool = False, ecma: bool = False, encode: Encoding = Encoding.UTF8) -> int:
-        """The texts that a regular expression matches as a whole (`search`: somewhere). ecma: the dialect of JSON Schema's
-        `pattern`. ConstraintInvalid, ConstraintUnsupported and ConstraintTooLarge name the construct and its position."""
+        """The texts that a regular expression matches as a whole (`search`: somewhere).
+
+        ecma: the dialect of JSON Schema's `pattern` instead of Python's. Raises ConstraintInvalid,
+        ConstraintUnsupported and ConstraintTooLarge, which name the construct and its position.
+        """
         return translate(self, pattern, search=search, ecma=ecma, encode=encode)
 
     # -- operators --------------------------------------------------------------------------------------------------
@@ -108,7 +111,7 @@ class Expressions:
         return self.arena.alternate(list(members))
 
     def intersect(self, *members: int) -> int:
-        """What all match. Whether that is nothing is found when it is asked for (`is_empty`) or at the end of compiling."""
+        """What all match. Whether that is nothing is found when asked for (`is_empty`), or when compiling ends."""
         return self.arena.intersect(members)
 
     def complement(self, x: int) -> int:
@@ -123,8 +126,8 @@ class Expressions:
         return self.alternate((self.EPSILON, x))
 
     def lexeme(self, x: int) -> int:
-        """The same language, marked as one unit such as a JSON string: which tokens stay inside it is then computed once
-        and shared by all contexts and all constraints of a vocabulary."""
+        """The same language, marked as one unit such as a JSON string: which tokens stay inside it is then computed
+        once, and shared by all contexts and all constraints of a vocabulary."""
         return self.arena.lexeme(x)
 
     # -- recursion --------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ class Limits(NamedTuple):
 DEFAULT_LIMITS = Limits()
 
 MAX_NESTING = 150
-"""Operators nested in each other before a byte is read. Bounds the recursion of the derivative, in C++ and in Python."""
+"""Operators nested in each other before a byte is read. Bounds the recursion of the derivative in both cores."""
 
 # Codes that cross the C boundary; the names are those in messages.
 STATES, BYTES, TIME, NESTING, WIDTH, LEFT_RECURSION, UNDEFINED = -2, -3, -4, -5, -6, -7, -8
@@ -29,7 +29,7 @@ STATES, BYTES, TIME, NESTING, WIDTH, LEFT_RECURSION, UNDEFINED = -2, -3, -4, -5,
 _MESSAGES = {
     STATES: "needs more than {limits.nodes} states",
     BYTES: "needs more than {mebibytes} MiB",
-    TIME: "takes longer than its time limit ({limits.compile_seconds} s to compile, {limits.walk_seconds} s for a mask)",
+    TIME: "passes its time limit ({limits.compile_seconds} s to compile, {limits.walk_seconds} s for a mask)",
     NESTING: "nests more than {nesting} operators",
     WIDTH: "reaches a state with more than {limits.width} alternatives",
 }

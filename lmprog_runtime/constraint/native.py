@@ -1,4 +1,4 @@
-"""Driver of the C++ core (core/): a plain C library, called through ctypes, which lets go of the GIL during each call."""
+"""Driver of the C++ core (core/): a plain C library, called through ctypes, which lets go of the GIL in each call."""
 
 from __future__ import annotations
 

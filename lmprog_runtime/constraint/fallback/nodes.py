@@ -1,7 +1,7 @@
 """Hash-consed expressions over bytes: the nodes of the automaton, and the constructors that keep them in normal form.
 
-An expression is an int. Equal ints are equal languages, so a state of the automaton is an expression and its transitions
-are derivatives (derivatives.py). The C++ core (core/nodes.cpp) has the same constructors with the same normal form.
+An expression is an int. Equal ints are equal languages, so a state of the automaton is an expression and its
+transitions are derivatives (derivatives.py). The C++ core (core/nodes.cpp) has the same constructors and normal form.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sealing: the last step of building. Afterwards every state but EMPTY can reach acceptance with this vocabulary's bytes.
+"""Sealing, the last step of building: afterwards every state but EMPTY can reach acceptance with this vocabulary.
 
 Sets lose the bytes that the vocabulary cannot write, references without any finite text become EMPTY, and so do empty
 intersections; the constructors then drop what contained them. This is why generation has no dead ends.

@@ -29,8 +29,8 @@ class TokenTrie:
         self.levels = _levels(ordered)
 
     def allowed(self, nodes: Derivatives, state: int) -> NDArray[np.bool_]:
-        """[size]: which tokens may follow. Each level maps (state, byte class) pairs through a table that holds only the
-        pairs that occur, so the automaton is asked once per pair and numpy does the rest."""
+        """[size]: which tokens may follow. Each level maps (state, byte class) pairs through a table that holds only
+        the pairs that occur, so the automaton is asked once per pair and numpy does the rest."""
         allowed = np.zeros(self.size, bool)
         states = np.array([EMPTY, state])
         current = np.array([1], np.int32)  # per node of the level: index into `states`; 0 is dead

@@ -5,9 +5,9 @@
     NAME: /[A-Z][a-z]+/                                       # a regular expression, or "a".."z"
     sum: sum "+" product | product                            // left recursion is fine when it is direct
 
-`name: ...` or `name ::= ...`; alternatives with `|`, on as many lines as wanted; `?`, `*`, `+`, `~n`, `~n..m` after an item;
-`[x]` is `(x)?`. Names in capitals are terminals: units without recursion. `%ignore NAME` allows a terminal between
-any two terminals or literals of the other rules. The output matches `start` (or `root`) as a whole.
+`name: ...` or `name ::= ...`; alternatives with `|`, on as many lines as wanted; `?`, `*`, `+`, `~n`, `~n..m` after an
+item; `[x]` is `(x)?`. Names in capitals are terminals: units without recursion. `%ignore NAME` allows a terminal
+between any two terminals or literals of the other rules. The output matches `start` (or `root`) as a whole.
 """
 
 from lmprog_runtime.constraint.grammar_text.translate import compile_grammar_text

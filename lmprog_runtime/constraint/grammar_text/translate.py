@@ -119,7 +119,7 @@ class _Translator:
     def terminal(self, name: Name) -> int:
         if name.name in self.open_terminals:
             raise ConstraintUnsupported(
-                f"Line {name.line} of the grammar: the terminal {name.name} refers to itself; make it a rule (small letters)."
+                f"Line {name.line} of the grammar: the terminal {name.name} refers to itself; make it a rule."
             )
         found = self.terminals.get(name.name)
         if found is None:

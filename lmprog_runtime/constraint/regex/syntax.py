@@ -1,4 +1,4 @@
-"""The syntax tree of a regular expression. Flags are already applied, groups are gone, characters are code point ranges."""
+"""The syntax tree of a regular expression: flags are applied, groups are gone, characters are code point ranges."""
 
 from __future__ import annotations
 

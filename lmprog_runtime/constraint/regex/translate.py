@@ -48,7 +48,7 @@ def translate(expressions: Expressions, pattern: str, *, search: bool, ecma: boo
 
 class _Translator:
     def __init__(self, expressions: Expressions, pattern: str, ecma: bool, encode: Encoding) -> None:
-        self.e, self.pattern, self.encode = expressions, pattern, encode
+        self.e, self.pattern, self.ecma, self.encode = expressions, pattern, ecma, encode
         self.newline = unicode_sets.ECMA_NEWLINES if ecma else unicode_sets.NEWLINE
         self.anything = expressions.repeat(expressions.any_character(encode), 0)
         self.unknown = _Left(expressions.EPSILON, False, 0)
@@ -188,9 +188,14 @@ class _Translator:
         sides = []
         for left_is_word in (True, False):
             right_is_word = left_is_word != (node.kind == "word")
-            before = self._signed(ends_in_word, not left_is_word)
-            after = self._signed(starts_with_word, not right_is_word)
-            sides.append(e.concat(e.intersect(left.expression, before), e.intersect(following, after)))
+            before = e.intersect(left.expression, self._signed(ends_in_word, not left_is_word))
+            after = e.intersect(following, self._signed(starts_with_word, not right_is_word))
+            if node.kind == "not_word" and not self.ecma and not (left_is_word or right_is_word):
+                # Python's \B does not match in an empty text (until 3.14).
+                something = e.complement(e.EPSILON)
+                sides.append(e.concat(e.intersect(before, something), after))
+                after = e.intersect(after, something)
+            sides.append(e.concat(before, after))
         return e.alternate(sides)
 
 
