@@ -11,8 +11,8 @@ from lmprog_runtime.runtime import LocalRuntime
 from tests.support.real_model import MODEL, PROMPTS, oracle_greedy
 from tests.support.tiny_engine import run, start
 
-pytestmark = pytest.mark.model
-COUNT = 16
+pytestmark = [pytest.mark.model, pytest.mark.timeout(400)]
+COUNT = 12
 
 
 @pytest.fixture(scope="module", params=["torch", "cpu"])
