@@ -13,7 +13,7 @@ class SchedulerConfig:
     step_tokens: int = 512  # most rows of one step
     max_running: int = 64  # most sequences in one step
     policy: str = "fcfs"
-    aging_tokens: int = 8192  # a request that has waited while so many were computed is served in order of arrival
+    aging_tokens: int = 8192  # a request that later ones have overtaken by so many is served in order of arrival
     decode_reserve: int = 16  # slots kept free per running sequence when another one is admitted
     growth_run: int = 16  # slots that a growing row takes at once, so that its slots lie in runs
     cascade: CascadeRule | None = None  # when rows that share a prefix attend to it together; None: never

@@ -137,6 +137,7 @@ class Scheduler:
         self.cache.release(sequence.row, sequence.key(), computed, lease, dead_from)
         sequence.row = None
         self._laid_out = []
+        self.waiting.overtake(sequence, max(0, sequence.computed - sequence.prompt_length))
 
     # -- a step
 
@@ -265,7 +266,7 @@ class Scheduler:
         joint: Entry | None = None  # the group being admitted whole
         if budget <= 0 or not len(self.waiting):
             return
-        for sequence in self.waiting.candidates(self._clock):
+        for sequence in self.waiting.candidates():
             is_joint = joint is not None and sequence.entry is joint
             if len(self.running) >= self.config.max_running or (budget <= 0 and not is_joint):
                 return
@@ -321,6 +322,7 @@ class Scheduler:
             self.cache.counters.queried += sequence.prompt_length
             self.cache.counters.hit += cached
         sequence.row, sequence.computed, sequence.state = row, cached, State.RUNNING
+        self.waiting.overtake(sequence, sequence.total - cached)
         insort(self.running, sequence, key=service_order)
         self.cache.promise(row, sequence.key(), sequence.prompt_length)
         self._laid_out = []

@@ -47,6 +47,7 @@ class Sequence:
     loaded_tokens: Loaded = field(default=Loaded(0, 0), init=False)  # those of them that came from the tiers below
     token_limit: int = field(default=0, init=False)  # most tokens it can ever have here, the last one not computed
     arrival: int = field(default=-1, init=False)  # order of `add`
+    arrival_clock: int = field(default=0, init=False)  # rows scheduled before it arrived
     trie: TrieLayout | None = field(default=None, init=False)
     entry: Entry | None = field(default=None, init=False)  # its place in line, until it first runs
     _wanted: int = field(default=0, init=False)

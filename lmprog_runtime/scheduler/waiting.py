@@ -1,8 +1,9 @@
 """The sequences that wait, in the order in which they should be admitted.
 
-Time is counted in scheduled rows, so an order can be replayed. A sequence that has waited for `aging_tokens` of them is
-served in order of arrival, before all that have not: whatever the policy prefers, it starts once those rows and the
-work that arrived before it are computed.
+No request starves: one that later arrivals have overtaken by `aging_tokens` computed tokens is served in order of
+arrival, before all that have not been. So it starts once those tokens, what the sequences then running still generate,
+and the work that arrived no later than itself are computed, whatever the policy prefers. Tokens and not seconds are
+counted, so an order can be replayed; and requests that came together may be put in any order without ageing.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ Rank = tuple[Any, ...]
 """Smallest first."""
 
 _MEASURED_PER_STEP = 32
+_BRANCH_END = (1, 0)  # after every (-weight, serial)
 _ARRIVAL = attrgetter("arrival")
 _RANK = attrgetter("rank")
 
@@ -29,13 +31,14 @@ _RANK = attrgetter("rank")
 class Entry:
     """Sequences that came together and share a place in line."""
 
-    __slots__ = ("arrival", "arrival_clock", "known", "members", "nodes", "priority", "rank")
+    __slots__ = ("arrival", "arrival_clock", "known", "members", "nodes", "overtaken", "priority", "rank")
 
     def __init__(self, members: list[Sequence], clock: int) -> None:
         self.members = members
         self.priority = max(sequence.priority for sequence in members)
         self.arrival = members[0].arrival
         self.arrival_clock = clock
+        self.overtaken = 0  # tokens computed for later arrivals
         self.known = 0  # tokens of the first one's prefix in the cache, when last looked
         self.nodes: list[Node] = []  # along that prefix
         self.rank: Rank = ()
@@ -58,8 +61,8 @@ def longest_prefix(entry: Entry, _: Weights) -> Rank:
 
 
 def heaviest_branch(entry: Entry, weights: Weights) -> Rank:
-    """Depth-first over the tree, into the branch with the most waiting entries first."""
-    return (tuple((-weights[node], node.serial) for node in entry.nodes),)
+    """Depth-first over the tree, into the branch with the most waiting entries first; what leaves it early, last."""
+    return ((*((-weights[node], node.serial) for node in entry.nodes), _BRANCH_END),)
 
 
 POLICIES: dict[str, Preference] = {"fcfs": first_come, "lpm": longest_prefix, "dfs-weight": heaviest_branch}
@@ -85,7 +88,7 @@ class WaitingLine:
     def add(self, members: list[Sequence], clock: int) -> None:
         entry = Entry(members, clock)
         for sequence in members:
-            sequence.entry = entry
+            sequence.entry, sequence.arrival_clock = entry, clock
         if self._measures:
             entry.note(self._measure(members[0]))
         entry.rank = self._rank(entry)
@@ -110,18 +113,24 @@ class WaitingLine:
             del self._arrived[bisect_left(self._arrived, entry.arrival, key=_ARRIVAL)]
             del self._preferred[bisect_left(self._preferred, entry.rank, key=_RANK)]
 
-    def candidates(self, clock: int) -> Iterator[Sequence]:
+    def overtake(self, sequence: Sequence, tokens: int) -> None:
+        """`tokens` are computed for a sequence: note it for those that arrived before it and still wait."""
+        for entry in self._arrived:
+            if entry.arrival_clock >= sequence.arrival_clock:
+                break
+            entry.overtaken += tokens
+
+    def candidates(self) -> Iterator[Sequence]:
         """Best first. Sequences may be removed on the way."""
         if self._measures:
             self._measure_some()
-        aged = clock - self._aging_tokens
         yield from self._resumed.copy()
         for entry in self._arrived.copy():
-            if entry.arrival_clock > aged:
+            if entry.overtaken < self._aging_tokens:
                 break
             yield from entry.members.copy()
         for entry in self._preferred.copy():
-            if entry.arrival_clock > aged:
+            if entry.overtaken < self._aging_tokens:
                 yield from entry.members.copy()
 
     def _rank(self, entry: Entry) -> Rank:
