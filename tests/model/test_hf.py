@@ -35,7 +35,6 @@ _HYBRID = {
 RUNS: dict[str, dict[str, Any]] = {
     "llama": {},
     "gpt2": _GPT,
-    "gptj": {**_GPT, "rotary_dim": 8},
     "gpt_neox": {},
     "opt": {"ffn_dim": 96, "word_embed_proj_dim": 64},
     "phi": {},
@@ -57,7 +56,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "mpt": ({"d_model": 64, "n_heads": 4, "n_layers": 4, "max_seq_len": 256}, "0 of its 4 layers"),
     "mamba": ({"state_size": 8}, "0 of its 4 layers"),
     "qwen3_next": ({**_EXPERTS, **_HYBRID, "shared_expert_intermediate_size": 32}, "1 of its 4 layers"),
-    "falcon_h1": ({}, "in a packed batch are off"),
+    "falcon_h1": (
+        {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_state": 8, "mamba_chunk_size": 8},
+        "in a packed batch are off",
+    ),
 }
 
 
