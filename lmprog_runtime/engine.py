@@ -40,6 +40,8 @@ from lmprog_runtime.scoring import ChoiceTrie, split_choices
 log = logging.getLogger("lmprog.engine")
 T = TypeVar("T")
 
+_CANCELLED = "The request was cancelled."
+
 MOST_TRIE_NODES = 256
 """Rows of one scoring job. All of them go through the head, so this bounds its logits to 256 x vocabulary."""
 
@@ -98,6 +100,8 @@ class Engine:
         self._compile_threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="lmprog-compile")
         self._jobs: dict[int, _Job] = {}
         self._owner: dict[Sequence, int] = {}
+        self._preparing: set[int] = set()  # submitted, not yet admitted: their constraints may still be compiling
+        self._cancelled: set[int] = set()  # of those, the ones aborted meanwhile
         self._ids = itertools.count(1)
         self._is_stopping = False
         self._is_closed = False  # the thread has ended and takes no more commands
@@ -105,6 +109,8 @@ class Engine:
         self.steps = 0
         self.failed_steps = 0
         self.generated_tokens = 0
+        self.failure: BaseException | None = None  # what ended the thread, when nobody asked it to end
+        self.step_started: float | None = None  # monotonic seconds, while the model computes
         self._thread = threading.Thread(target=self._run, name="lmprog-engine", daemon=True)
         self._thread.start()
 
@@ -117,14 +123,15 @@ class Engine:
     def submit_group(self, requests: list[GenerateRequest | ScoreRequest], sinks: list[Sink]) -> list[int]:
         """Start requests that share a prefix; the scheduler admits them together when they fit."""
         ids = [next(self._ids) for _ in requests]
-        prepared = _Group(len(requests))
+        self._preparing.update(ids)
+        prepared = _Group(ids)
         for job_id, request, sink in zip(ids, requests, sinks, strict=True):
             self._prepare(job_id, request, sink, prepared)
         return ids
 
     def abort(self, job_id: int) -> None:
         """End a request soon; its sink gets RequestAborted unless it had ended. Unknown and ended ids are fine."""
-        self._put(lambda: self._abort(job_id, RequestAborted("The request was cancelled.")))
+        self._put(lambda: self._abort(job_id, RequestAborted(_CANCELLED)))
 
     def lease(self) -> Lease:
         """A hold on the cache that follows a program's stream from request to request."""
@@ -168,7 +175,8 @@ class Engine:
 
     def _prepare(self, job_id: int, request: GenerateRequest | ScoreRequest, sink: Sink, group: _Group) -> None:
         if self._is_stopping:
-            sink.fail(RequestAborted("The engine is shut down; make a new runtime."))
+            sink.fail(self._end_error("The engine is shut down; make a new runtime."))
+            self._arrive(group)
             return
         try:
             self._check(request)
@@ -225,19 +233,32 @@ class Engine:
     def _arrive(self, group: _Group, ready: tuple[int, _Job] | None = None) -> None:
         members = group.arrive(ready)
         if members is not None:
-            self._put(lambda: self._admit(members))
+            self._put(lambda: self._admit(group.ids, members))
 
     # -- engine thread: the loop ------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._is_stopping:
-            self._do_commands(block=not self.scheduler.has_work())
-            if not self._is_stopping:
-                self._step()
+        try:
+            while not self._is_stopping:
+                self._do_commands(block=not self.scheduler.has_work())
+                if not self._is_stopping:
+                    self._step()
+        except BaseException as error:  # scheduler and cache can no longer be trusted: nothing more is computed
+            log.critical("the engine has failed and takes no more requests", exc_info=error)
+            self.failure, self._is_stopping = error, True
         with self._gate:
             self._is_closed = True
         self._do_commands(block=False)
-        self._fail_all(RequestAborted("The engine was shut down while this request was running."))
+        self._fail_all(self._end_error("The engine was shut down while this request was running."))
+
+    def _end_error(self, message: str) -> RuntimeFault:
+        """What requests get that the thread's end leaves unanswered."""
+        if self.failure is None:
+            return RequestAborted(message)
+        reason = f"The engine has failed ({type(self.failure).__name__}: {self.failure}); start a new runtime."
+        fault = EngineFailed(reason)
+        fault.__cause__ = self.failure
+        return fault
 
     def _do_commands(self, *, block: bool) -> None:
         if block:
@@ -250,6 +271,7 @@ class Engine:
         if step is None:
             return
         self._note_starts(step)
+        self.step_started = time.monotonic()
         try:
             logits = self.executor.step(step.batch)
         except Exception as error:
@@ -259,6 +281,7 @@ class Engine:
             self.scheduler.complete(step)
             self.steps += 1
             self._distribute_safely(step, logits)
+        self.step_started = None
         if self._check_every_step:
             self.cache.check()
 
@@ -289,13 +312,18 @@ class Engine:
 
     # -- engine thread: requests in and out -------------------------------------------------------------------------
 
-    def _admit(self, members: list[tuple[int, _Job]]) -> None:
-        if self._is_stopping:
-            for _, job in members:
-                _report(job.sink.fail, RequestAborted("The engine was shut down before this request began."))
-            return
+    def _admit(self, ids: list[int], members: list[tuple[int, _Job]]) -> None:
+        cancelled = self._cancelled.intersection(ids)
+        self._cancelled -= cancelled
+        self._preparing.difference_update(ids)
         groups: list[Sequence] = []
         for job_id, job in members:
+            if self._is_stopping:
+                _report(job.sink.fail, self._end_error("The engine was shut down before this request began."))
+                continue
+            if job_id in cancelled:
+                _report(job.sink.fail, RequestAborted(_CANCELLED))
+                continue
             sequences = self._sequences_of(job)
             try:
                 for sequence in sequences:
@@ -335,6 +363,8 @@ class Engine:
     def _abort(self, job_id: int, error: BaseException) -> None:
         if job_id in self._jobs:
             self._end(job_id, error)
+        elif job_id in self._preparing:
+            self._cancelled.add(job_id)
 
     def _end(self, job_id: int, error: BaseException, *released: Sequence) -> None:
         """Fail a job and give back what it still holds."""
@@ -347,8 +377,11 @@ class Engine:
         _report(job.sink.fail, error)
 
     def _fail_all(self, error: BaseException) -> None:
-        for job_id in list(self._jobs):
-            self._end(job_id, error)
+        for job_id, job in list(self._jobs.items()):
+            if self.failure is None:
+                self._end(job_id, error)
+            else:  # giving slots back to a broken cache could fail as well, and nobody needs them any more
+                _report(job.sink.fail, error)
 
     # -- engine thread: results of a step ---------------------------------------------------------------------------
 
@@ -426,8 +459,9 @@ class Engine:
 class _Group:
     """Counts a group's members in, from several threads, so that they can be admitted together."""
 
-    def __init__(self, size: int) -> None:
-        self._missing, self._lock = size, threading.Lock()
+    def __init__(self, ids: list[int]) -> None:
+        self.ids = ids
+        self._missing, self._lock = len(ids), threading.Lock()
         self._ready: list[tuple[int, _Job]] = []
 
     def arrive(self, ready: tuple[int, _Job] | None) -> list[tuple[int, _Job]] | None:
