@@ -487,6 +487,8 @@ def _report(callback: Callable[[Any], None], value: Any) -> None:
 
 
 def _resolve(future: Future[T], function: Callable[[], T]) -> None:
+    if not future.set_running_or_notify_cancel():  # whoever asked has stopped waiting
+        return
     try:
         future.set_result(function())
     except BaseException as error:
