@@ -43,6 +43,7 @@ from lmprog.errors import (
     ModelNotFound,
     ModelUnsupported,
     NoBackend,
+    NotTraceable,
     PromptTooLong,
     RequestRefused,
     RunTimeout,
@@ -77,10 +78,14 @@ from lmprog.state import State
 
 if TYPE_CHECKING:
     from lmprog.backends.local import Runtime
+    from lmprog.graph import Graph
 
 __version__ = "0.1.0"
 
-_LAZY = {"Runtime": "lmprog.backends.local"}  # backends that need more than the standard library
+_LAZY = {  # loaded when first named
+    "Graph": "lmprog.graph",
+    "Runtime": "lmprog.backends.local",
+}
 
 __all__ = [
     "Backend",
@@ -95,6 +100,7 @@ __all__ = [
     "ConstraintUnreachable",
     "ConstraintUnsupported",
     "EngineFailed",
+    "Graph",
     "IncompleteOutput",
     "InvalidArgument",
     "LmprogError",
@@ -102,6 +108,7 @@ __all__ = [
     "ModelNotFound",
     "ModelUnsupported",
     "NoBackend",
+    "NotTraceable",
     "Program",
     "PromptTooLong",
     "Record",

@@ -6,6 +6,7 @@
     +-- UnknownParameter (TypeError)   a keyword nobody knows; guesses the typo
     +-- UnsupportedParameter (ValueError)  known, but this backend has no such thing; names both
     +-- NoBackend (RuntimeError)       a program was run with no backend given or set
+    +-- NotTraceable (RuntimeError)    a program cannot be traced; names the line and what to pass
     +-- BlockingRead (RuntimeError)    a read that would block an event loop, or wait for itself
     +-- MissingDependency (ImportError)    an extra is not installed; names the pip command
     +-- BackendError                   the model side refused or failed; `.code` is stable over process borders
@@ -18,6 +19,7 @@
     +-- Cancelled (RuntimeError)       the run, branch or call was cancelled
     +-- RunTimeout (TimeoutError)      a time limit that the caller set has passed
     +-- IncompleteOutput (ValueError)  a constrained output was cut by max_tokens; has the partial text
+    +-- InvalidOutput (ValueError)     an output is not of the type it is read as; has the JSON pointer to the place
 """
 
 from __future__ import annotations
@@ -49,6 +51,10 @@ class UnsupportedParameter(LmprogError, ValueError):
 
 
 class NoBackend(LmprogError, RuntimeError):
+    pass
+
+
+class NotTraceable(LmprogError, RuntimeError):
     pass
 
 
@@ -120,6 +126,12 @@ class IncompleteOutput(LmprogError, ValueError):
     def __init__(self, message: str, partial: str) -> None:
         super().__init__(message)
         self.partial = partial
+
+
+class InvalidOutput(LmprogError, ValueError):
+    def __init__(self, message: str, pointer: str = "") -> None:
+        super().__init__(message)
+        self.pointer = pointer
 
 
 def add_note(error: BaseException, note: str) -> None:

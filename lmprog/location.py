@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import sys
 
-_MACHINERY = ("lmprog.location", "lmprog.state", "lmprog.forks", "lmprog.program", "lmprog.compat", "contextlib")
+_MACHINERY = (
+    "lmprog.location",
+    "lmprog.state",
+    "lmprog.forks",
+    "lmprog.program",
+    "lmprog.graph",
+    "lmprog.placeholders",
+    "lmprog.tracing",
+    "lmprog.compat",
+    "contextlib",
+)
 
 
 def program_line() -> str:

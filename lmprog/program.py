@@ -6,7 +6,7 @@ import functools
 import inspect
 import threading
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
@@ -16,6 +16,8 @@ from lmprog.backends.base import Backend
 from lmprog.context import RunContext
 from lmprog.errors import BlockingRead, InvalidArgument, RunTimeout
 from lmprog.executor import Executor, Settings, is_in_event_loop
+from lmprog.language import select
+from lmprog.nodes import Node, Text
 from lmprog.record import Record
 from lmprog.sampling import Sampling
 from lmprog.settings import checked_backend, default_backend
@@ -23,7 +25,7 @@ from lmprog.state import State, checked_sampling
 from lmprog.variables import Variable
 
 if TYPE_CHECKING:
-    from lmprog.tracing import Graph
+    from lmprog.graph import Graph
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -97,8 +99,8 @@ class Program(Generic[P, R]):
     ) -> None:
         self.__name__, self.__qualname__ = function.__name__, function.__qualname__
         self.__doc__, self.__module__, self.__wrapped__ = function.__doc__, function.__module__, function
-        self._function = function
-        self.sampling, self._options, self._bound = sampling, options, dict(bound)
+        self.function = function
+        self.sampling, self.options, self.bound = sampling, options, dict(bound)
         self.name: str = function.__name__
         self.__signature__ = _signature_without_state(function)
 
@@ -110,7 +112,7 @@ class Program(Generic[P, R]):
     def with_options(self, **options: Any) -> Program[P, R]:
         """The same program with other defaults for the options of a run; calls stay fully typed."""
         self._refuse_unknown(options)
-        changed: Program[P, R] = self._variant(options=self._options.updated(options))
+        changed: Program[P, R] = self._variant(options=self.options.updated(options))
         return changed
 
     def bind(self, **values: Any) -> Program[..., R]:
@@ -118,19 +120,19 @@ class Program(Generic[P, R]):
         for name in values:
             if name not in self.__signature__.parameters:
                 raise arguments.unknown_parameter(self.name, name, self.__signature__.parameters)
-        changed: Program[..., R] = self._variant(bound={**self._bound, **values})
+        changed: Program[..., R] = self._variant(bound={**self.bound, **values})
         return changed
 
     def __get__(self, instance: object | None, owner: type | None = None) -> Program[P, R]:
         """A program defined in a class is a method of its instances."""
-        return self if instance is None else self._variant(function=self._function.__get__(instance, owner))
+        return self if instance is None else self._variant(function=self.function.__get__(instance, owner))
 
     def _variant(self, **changes: Any) -> Any:
         own = {
-            "function": self._function,
+            "function": self.function,
             "sampling": self.sampling,
-            "options": self._options,
-            "bound": self._bound,
+            "options": self.options,
+            "bound": self.bound,
         }
         return type(self)(**{**own, **changes})
 
@@ -168,7 +170,7 @@ class Program(Generic[P, R]):
 
     def run_on(self, state: State, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The body on a state of another program. See `State.call`."""
-        call_kwargs = {**self._bound, **kwargs}
+        call_kwargs = {**self.bound, **kwargs}
         self._check_call(args, call_kwargs)
         return self._execute_on(state, args, call_kwargs)
 
@@ -221,7 +223,10 @@ class Program(Generic[P, R]):
     # -- without running ------------------------------------------------------------------------------------------
 
     def trace(self, *args: Any, **kwargs: Any) -> Graph:
-        """The graph of the program, made by running its body on placeholders. See `lmprog.tracing`."""
+        """The graph of the program, made by running its body once on placeholders. See `lmprog.tracing`.
+
+        Arguments given are constants of the graph; the others become its parameters.
+        """
         from lmprog.tracing import trace
 
         return trace(self, args, kwargs)
@@ -233,9 +238,7 @@ class Program(Generic[P, R]):
         """
         from lmprog.tracing import constant_prefix
 
-        prefix = constant_prefix(self)
-        (backend or self._options.backend or default_backend()).warm_prefix(prefix)
-        return prefix
+        return warm(constant_prefix(self), backend or self.options.backend or default_backend())
 
     # -- arguments and options ------------------------------------------------------------------------------------
 
@@ -243,9 +246,9 @@ class Program(Generic[P, R]):
         """The options of the run, and the keywords for the body."""
         parameters = self.__signature__.parameters
         options = {k: v for k, v in kwargs.items() if k not in parameters and _is_option(k)}
-        call_kwargs = {**self._bound, **{k: v for k, v in kwargs.items() if k not in options}}
+        call_kwargs = {**self.bound, **{k: v for k, v in kwargs.items() if k not in options}}
         self._check_call(args, call_kwargs)
-        return self._options.updated(options) if options else self._options, call_kwargs
+        return self.options.updated(options) if options else self.options, call_kwargs
 
     def _check_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         try:
@@ -297,7 +300,7 @@ class SyncProgram(Program[P, R]):
     def execute(self, run: Run[R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         token = context.current.set(run._run)
         try:
-            run._returned = self._function(run, *args, **kwargs)
+            run._returned = self.function(run, *args, **kwargs)
         except BaseException as error:
             run._run.stop(error)
             raise
@@ -317,7 +320,7 @@ class SyncProgram(Program[P, R]):
 
     def _execute_on(self, state: State, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
         with state.with_defaults(self.sampling):
-            result: R = self._function(state, *args, **kwargs)
+            result: R = self.function(state, *args, **kwargs)
             return result
 
 
@@ -342,7 +345,7 @@ class AsyncProgram(Program[P, R]):
     async def aexecute(self, run: Run[R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         token = context.current.set(run._run)
         try:
-            run._returned = await self._function(run, *args, **kwargs)
+            run._returned = await self.function(run, *args, **kwargs)
         except BaseException as error:
             run._run.stop(error)
             raise
@@ -352,8 +355,26 @@ class AsyncProgram(Program[P, R]):
 
     async def _execute_on(self, state: State, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
         with state.with_defaults(self.sampling):
-            result: R = await self._function(state, *args, **kwargs)
+            result: R = await self.function(state, *args, **kwargs)
             return result
+
+
+def warm(nodes: Sequence[Node], backend: Backend) -> str:
+    """Have the backend compute a prefix of text and turns. Returns its text."""
+
+    def body(s: State) -> str:
+        for node in nodes:
+            s += node
+        text = s.text()
+        if any(not isinstance(node, Text) for node in nodes):
+            s += select(choices=["."], logprobs=True)  # a score reads all that is before it, and writes one token
+        return text
+
+    run = SyncProgram[[], str](body, Sampling(), RunOptions(), {}).run(backend=backend)
+    run.sync()
+    if all(isinstance(node, Text) for node in nodes):
+        backend.warm_prefix(run.ret_value)
+    return run.ret_value
 
 
 class ProgramMethod(Protocol[P, R]):

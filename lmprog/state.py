@@ -359,6 +359,9 @@ class State:
         states = [self._branch(name, layer.over(common)) for name, layer in zip(names, own, strict=True)]
         record.children = [state._executor.record for state in states]
         self._submit(ForkStep(record, [state._executor for state in states]))
+        return self._group(names, states, common)
+
+    def _group(self, names: Sequence[BranchName], states: Sequence[State], common: Sampling) -> Branches:
         return Branches(self, names, states, common)
 
     def _sampling_of_branches(self, given: Sequence[Mapping[str, Any]] | None, count: int) -> list[Sampling]:
@@ -372,18 +375,22 @@ class State:
         self._run.require_sampling(own)
         label = f"{self._executor.label}, branch {name!r}"
         executor = Executor(label, self._run.settings, Record("branch", str(name)), self._run.executor_is_done)
-        state = State(
+        variables = {key: variable.for_branch(key) for key, variable in self._variables.items()}
+        state = self._child(executor, own, variables)
+        self._branches.append(state)
+        self._run.add(executor)
+        return state
+
+    def _child(self, executor: Executor, own: Sampling, variables: dict[str, Variable]) -> State:
+        return State(
             self._run,
             executor,
             stronger=own.over(self._stronger),
             weaker=self._weaker,
-            variables={key: variable.for_branch(key) for key, variable in self._variables.items()},
+            variables=variables,
             open_role=self._open_role,
             path=(*self._path, len(self._branches)),
         )
-        self._branches.append(state)
-        self._run.add(executor)
-        return state
 
     @contextlib.contextmanager
     def copy(self) -> Iterator[State]:

@@ -1,0 +1,305 @@
+"""Tracing: graphs that print, draw and run, and clear words where a program cannot be traced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lmprog import (
+    InvalidArgument,
+    NotTraceable,
+    ScriptedBackend,
+    UnknownParameter,
+    assistant,
+    function,
+    gen,
+    select,
+    system,
+    user,
+)
+from tests.support.language import counting, error_of, no_threads_left, threads_of_the_language
+
+pytestmark = pytest.mark.timeout(20)
+
+
+@function(temperature=0.5)
+def judge(s, essay, style="short"):
+    s += system("You grade essays.") + user(f"In {style} words: {essay.strip()}!")
+    with s.fork(["clarity", "depth"], top_p=0.9) as branches:
+        for aspect, b in branches.items():
+            b += user(f"Judge the {aspect}.") + assistant(gen("note", max_tokens=8))
+    s += user("Notes:\n" + "\n".join(b["note"] for b in branches))
+    s["n"] = len(branches)
+    s["copy"] = "<" + branches["depth"]["note"] + ">"
+    with s.var_scope("verdict_text"):
+        s += assistant(gen("verdict") + "/" + select("grade", ["a", "b"]))
+    s += s["copy"]
+
+
+@function
+def gathers(s, x):
+    s += f"{x:>4}|" + gen("a", n=2, temperature=1.0)
+    group = s.fork(3)
+    group += lambda i: f" {i} {s['a'][1]}" + gen("v")
+    group.join()
+    s += " ".join(s["v"])
+    first = s["v"][0]
+    s += gen("v")
+    s += f"{first}{s['v'].upper()}"
+
+
+def same(program: Any, **values: Any) -> tuple[Any, Any]:
+    return program.run(backend=counting(), **values), program.trace().run(backend=counting(), **values)
+
+
+@pytest.mark.parametrize(("program", "values"), [(judge, {"essay": "  text "}), (gathers, {"x": "ab"})])
+def test_graph_does_what_the_program_does(program: Any, values: dict[str, str]) -> None:
+    straight, traced = same(program, **values)
+    assert traced.text() == straight.text()
+    assert traced.messages() == straight.messages()
+    assert traced.usage == straight.usage
+    assert traced.variables() == straight.variables()
+    assert [traced[name] for name in traced.variables()] == [straight[name] for name in straight.variables()]
+
+
+def test_sampling_and_forms_survive() -> None:
+    backends = counting(), counting()
+    judge.run(essay="x", backend=backends[0], seed=3)
+    judge.trace().run(essay="x", backend=backends[1], seed=3).sync()
+    assert [(c.prompt, c.sampling, c.choices) for c in backends[0].calls] == [
+        (c.prompt, c.sampling, c.choices) for c in backends[1].calls
+    ]
+
+
+def test_constants_and_parameters() -> None:
+    assert judge.trace().parameters == ("essay",)
+    assert judge.trace("text").parameters == ()
+    assert judge.bind(essay="text").trace(style="long").parameters == ()
+    assert judge.trace(essay="text").run(backend=counting()).text() == judge.run("text", backend=counting()).text()
+    with pytest.raises(UnknownParameter, match="did you mean 'essay'"):
+        judge.trace().run(esay="x", backend=counting())
+    with pytest.raises(TypeError, match="missing a required"):
+        judge.trace().run(backend=counting())
+
+
+def test_whole_graph_is_submitted_without_blocking() -> None:
+    """The program's thread reads, and so waits; a graph is handed over at once, before any call has come back."""
+    graph, backend = judge.trace(), counting(delay=0.02)
+    with no_threads_left():
+        state = graph.run(essay="x", backend=backend)
+        assert not any(call.answer for call in backend.calls)
+        assert len(threads_of_the_language()) <= 1
+        assert state["grade"] in ("a", "b")
+
+
+def test_failures_are_the_originals_at_their_program_line() -> None:
+    graph = judge.trace()
+    for k in range(1, 5):
+        boom = RuntimeError("boom")
+        with no_threads_left():
+            state = graph.run(essay="x", backend=counting(errors={k: boom}, delay=0.001))
+            assert error_of(state.text) is boom
+        assert __file__ in boom.__notes__[0]  # type: ignore[attr-defined]
+
+
+def test_batches_and_hoisting() -> None:
+    backend = counting()
+    runs = judge.trace().run_batch([{"essay": f"e{i}"} for i in range(5)], backend=backend, warms_prefix=True)
+    assert [run.error() for run in runs] == [None] * 5
+    prefix = "<|im_start|>system\nYou grade essays.<|im_end|>\n<|im_start|>user\nIn short words: "
+    assert (backend.calls[0].kind, backend.calls[0].prompt) == ("score", prefix)
+
+
+def test_print() -> None:
+    assert str(judge.trace()) == """\
+judge(essay)
+  turn   system
+  text   'You grade essays.'
+  end    system
+  turn   user
+  text   'In short words: {essay}!'
+  end    user
+  fork   into 2
+    branch 'clarity'
+      turn   user
+      text   'Judge the clarity.'
+      end    user
+      turn   assistant
+      gen    note max_tokens=8
+      end    assistant
+    branch 'depth'
+      turn   user
+      text   'Judge the depth.'
+      end    user
+      turn   assistant
+      gen    note max_tokens=8
+      end    assistant
+  turn   user
+  text   'Notes:\\n{clarity.note}\\n{depth.note}'
+  end    user
+  set    n = 2
+  set    copy = '<{depth.note}>'
+  scope  verdict_text
+  turn   assistant
+  gen    verdict
+  text   '/'
+  select grade ['a', 'b'] by token_length_normalized
+  end    assistant
+  text   '<{depth.note}>'"""
+    assert judge.trace().variables() == ["note", "n", "copy", "verdict_text", "verdict", "grade"]
+
+
+def test_html() -> None:
+    page = judge.trace("<b>&")._repr_html_()
+    assert "&lt;b&gt;&amp;" in page
+    assert page.count("<div") == page.count("</div>")
+    assert "<i>join</i> gather_variable" in gathers.trace()._repr_html_()
+
+
+def test_call_is_traced_with_its_own_defaults() -> None:
+    @function(temperature=0.1)
+    def inner(s, word):
+        s += word + gen("x")
+        return s["x"]
+
+    @function(temperature=0.9)
+    def outer(s, word):
+        s += "in:" + s.call(inner, word + "!") + gen("y")
+
+    backend = counting()
+    assert outer.trace().run(word="w", backend=backend).text() == "w! n1in: n1 n2"
+    assert [c.sampling.temperature for c in backend.calls] == [0.1, 0.9]
+
+
+def test_each_read_is_of_its_moment() -> None:
+    @function
+    def program(s):
+        s += gen("x")
+        early = s["x"]
+        s += gen("x")
+        s += early + s["x"]
+
+    assert program.trace().run(backend=counting()).text() == " n1 n2 n1 n2"
+
+
+LINES: list[tuple[str, Any]] = [
+    ("bool", lambda s, a: 1 if a else 2),
+    ("eq", lambda s, a: s["x"] == "yes"),
+    ("len", lambda s, a: len(a)),
+    ("iter", lambda s, a: [q for q in a]),
+    ("int", lambda s, a: int(s["x"])),
+    ("float", lambda s, a: float(a)),
+    ("index", lambda s, a: range(a)),
+    ("hash", lambda s, a: {a: 1}),
+    ("getitem", lambda s, a: a[0]),
+    ("contains", lambda s, a: "x" in a),
+    (r"\.pages", lambda s, a: a.pages),
+    ("split", lambda s, a: a.split()),
+    ("startswith", lambda s, a: a.startswith("x")),
+]
+
+
+@pytest.mark.parametrize(("operation", "use"), LINES, ids=[name for name, _ in LINES])
+def test_data_dependent_course_is_named(operation: str, use: Any) -> None:
+    @function
+    def program(s, a):
+        s += gen("x")
+        use(s, a)
+
+    pattern = rf"{__file__}:\d+: {operation} needs the value of the (argument 'a'|variable 'x'), which a trace does not know"
+    with pytest.raises(NotTraceable, match=pattern):
+        program.trace()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (lambda s, a: s.text(), "waits for what program 'program' writes"),
+        (lambda s, a: s.fork(2).first(), "waits for what program 'program', branch 0 writes"),
+        (lambda s, a: s.fork(2).best("x"), "waits for what"),
+        (lambda s, a: s.fork(2).grow(1), "a group that grows cannot be traced"),
+        (lambda s, a: judge("x"), "write s.call"),
+        (lambda s, a: s.__iadd__(select("x", ["yes", f"no {a}"])), "into texts only"),
+        (lambda s, a: s.__iadd__(gen("x", stop=f"{a}\n")), "into texts only"),
+        (lambda s, a: s.__setitem__("l", [f"{a}"]), "a list or dict with unknown values"),
+    ],
+)
+def test_what_cannot_be_traced_is_said(body: Any, message: str) -> None:
+    def program(s: Any, a: Any) -> None:
+        body(s, a)
+
+    with pytest.raises(NotTraceable, match=message):
+        function(program).trace()
+
+
+def test_async_programs_cannot_be_traced() -> None:
+    @function
+    async def program(s):
+        s += "x"
+
+    with pytest.raises(NotTraceable, match="async program"):
+        program.trace()
+
+
+def test_mistakes_are_found_while_tracing() -> None:
+    @function
+    def program(s):
+        s += user(user("x"))
+
+    with pytest.raises(InvalidArgument, match="cannot begin inside"):
+        program.trace()
+    with pytest.raises(InvalidArgument, match="is a graph already"):
+        judge.trace().program.trace("x")
+    assert judge.trace().program.trace().name == "judge"
+
+
+def test_text_with_private_characters_is_no_mark() -> None:
+    @function
+    def program(s, a):
+        s += "\ue0001:0\ue001" + a
+
+    assert program.trace().run(a="x", backend=counting()).text() == "\ue0001:0\ue001x"
+
+
+# -- cache --------------------------------------------------------------------------------------------------------
+
+
+def test_cache_computes_the_constant_beginning_and_runs_no_more_of_the_body() -> None:
+    ran: list[str] = []
+
+    @function
+    def few_shot(s, question, examples=("a", "b")):
+        for example in examples:
+            s += f"Example {example}\n"
+        s += f"Question: {question}"
+        ran.append("too far")
+
+    backend = ScriptedBackend()
+    assert few_shot.cache(backend) == "Example a\nExample b\nQuestion: "
+    assert (backend.warmed, backend.calls, ran) == (["Example a\nExample b\nQuestion: "], [], [])
+    assert few_shot.bind(examples=["z"]).with_options(backend=backend).cache() == "Example z\nQuestion: "
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda s, a: s.__iadd__("const" + gen("x") + "more"),
+        lambda s, a: s.__iadd__("const").fork(2),
+        lambda s, a: [s.__iadd__("const"), *a],
+        lambda s, a: s.__iadd__("const").text(),
+    ],
+)
+def test_cache_stops_at_whatever_is_unknown(body: Any) -> None:
+    def program(s: Any, a: Any) -> None:
+        body(s, a)
+
+    assert function(program).cache(ScriptedBackend()) == "const"
+
+
+def test_cache_of_a_chat_is_computed_with_the_backends_own_turns() -> None:
+    backend = ScriptedBackend()
+    text = judge.cache(backend)
+    assert text.endswith("In short words: ")
+    assert [(call.kind, call.prompt) for call in backend.calls] == [("score", text)]
+    assert backend.open_streams == 0
