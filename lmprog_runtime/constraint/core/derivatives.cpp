@@ -233,24 +233,30 @@ bool Derivatives::is_alive(Id x) {
 }
 
 Emptiness Derivatives::is_empty(Id x) {
+  if (is_surely_alive(x, MAX_NESTING)) return Emptiness::no;
   NodeMap parents{{x, EMPTY}};
-  std::deque<Id> waiting{x};
-  while (!waiting.empty()) {
+  std::deque<Frame> open{{x, 0}};
+  for (bool from_back = true; !open.empty(); from_back = !from_back) {
     // Newest and oldest in turn: depth finds long texts, breadth is not led astray by recursion.
-    bool from_back = parents.size() & 1;
-    Id state = from_back ? waiting.back() : waiting.front();
-    from_back ? waiting.pop_back() : waiting.pop_front();
-    if (is_surely_alive(state, MAX_NESTING)) {
-      for (Id at = state; is_sealed_ && at != EMPTY; at = parents[at]) life_[at] = alive;
-      return Emptiness::no;
-    }
-    if (static_cast<int64_t>(parents.size()) > limits_.search_states) return Emptiness::undecided;
+    Frame& frame = from_back ? open.back() : open.front();
+    Id state = frame.state, after;
     try {
-      push_successors(state, parents, waiting);
+      after = next_successor(frame);
     } catch (const Fault& fault) {
       if (fault.code != UNDEFINED) throw;
       return Emptiness::undecided;
     }
+    if (after == EMPTY) {
+      from_back ? open.pop_back() : open.pop_front();
+      continue;
+    }
+    if (is_known_dead(after) || !parents.emplace(after, state).second) continue;
+    if (is_surely_alive(after, MAX_NESTING)) {
+      for (Id at = after; is_sealed_ && at != EMPTY; at = parents[at]) life_[at] = alive;
+      return Emptiness::no;
+    }
+    if (static_cast<int64_t>(parents.size()) > limits_.search_states) return Emptiness::undecided;
+    open.push_back({after, 0});
   }
   if (is_sealed_) {
     for (const auto& entry : parents) life_[entry.first] = dead;
@@ -258,19 +264,22 @@ Emptiness Derivatives::is_empty(Id x) {
   return Emptiness::yes;
 }
 
-void Derivatives::push_successors(Id state, NodeMap& parents, std::deque<Id>& waiting) {
-  ByteSet allowed = first(state);
+bool Derivatives::is_known_dead(Id x) const {
+  auto known = life_.find(x);
+  return known != life_.end() && known->second == dead;
+}
+
+// The state's next successor that is not EMPTY; EMPTY when there are no more.
+Id Derivatives::next_successor(Frame& frame) {
+  ByteSet allowed = first(frame.state);
   allowed &= producible_;
-  const std::vector<uint8_t> bytes = representatives_;
-  for (uint8_t byte : bytes) {
+  while (frame.next_class < class_count_) {
+    const uint8_t byte = representatives_[frame.next_class++];
     if (!allowed.has(byte)) continue;
-    Id after = follow(state, byte, true);
-    if (after == EMPTY || parents.count(after)) continue;
-    auto known = life_.find(after);
-    if (known != life_.end() && known->second == dead) continue;
-    parents[after] = state;
-    waiting.push_back(after);
+    Id after = follow(frame.state, byte, true);
+    if (after != EMPTY) return after;
   }
+  return EMPTY;
 }
 
 // Alive by its shape and by what is known, looked at to a depth; false says nothing.

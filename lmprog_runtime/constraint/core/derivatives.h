@@ -62,7 +62,12 @@ class Derivatives : public Nodes {
   bool needs_check(Id x) const { return kind(x) == Kind::all || kind(x) == Kind::complement; }
   bool is_alive(Id x);
   bool is_surely_alive(Id x, int depth) const;
-  void push_successors(Id state, NodeMap& parents, std::deque<Id>& waiting);
+  struct Frame {  // a state of the search, and the byte class that it goes on with
+    Id state;
+    int next_class;
+  };
+  Id next_successor(Frame& frame);
+  bool is_known_dead(Id x) const;
 
   std::vector<Id> children(Id x) const;
   std::vector<Id> reachable(Id root) const;

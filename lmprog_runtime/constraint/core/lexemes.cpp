@@ -1,5 +1,6 @@
 // Token sets of lexemes, and what it means for two states to be alike.
 #include <algorithm>
+#include <limits>
 
 #include "masks.h"
 #include "walks.h"
@@ -12,7 +13,8 @@ constexpr size_t MOST_EXITS = 40000;    // tokens times exits; a lexeme with mor
 constexpr size_t MOST_CHANGES = 2000;   // more changed ids than this are cheaper as bits
 constexpr int32_t SMALL_COUNT = 8;      // counts up to this bound a walk by themselves
 constexpr int RELAXED_DEPTH = 8;        // how far behind the first element counters are relaxed
-constexpr int32_t RELAXED_WIDTH = 16;   // alternatives
+constexpr size_t RELAXED_WIDTH = 16;    // alternatives
+constexpr int ALWAYS = std::numeric_limits<int>::max();
 
 }  // namespace
 
@@ -40,7 +42,7 @@ std::shared_ptr<const LexemeSet> Masks::whole_lexeme_set(Id inner) {
     for (int32_t i = trie.token_begin(node); i < trie.token_end[node]; i++) {
       inside[trie.tokens[i] >> 6] |= 1ull << (trie.tokens[i] & 63);
     }
-    if (nodes_.nullable(after) && trie.skip[node] > node + 1) exits.push_back(node);
+    if (trie.skip[node] > node + 1 && nodes_.nullable(after)) exits.push_back(node);
   });
   auto set = std::make_shared<LexemeSet>();
   set->exits = exit_trie(exits);
@@ -121,13 +123,11 @@ Id Masks::relaxed(Id x, int depth) {
 Id Masks::relaxed_cat(Id x, int depth) {
   const Node n = nodes_.node(x);
   if (has_lexeme_head(n.a) || depth > RELAXED_DEPTH) return x;
-  const Kind head = nodes_.kind(n.a);
-  const bool is_short = head == Kind::set || head == Kind::alt;
-  return nodes_.concat(relaxed(n.a, depth + 1), is_short ? relaxed(n.b, depth + 1) : n.b);
+  return nodes_.concat(relaxed(n.a, depth + 1), relaxed(n.b, depth + 1));
 }
 
 Id Masks::relaxed_alt(Id x, int depth) {
-  if (nodes_.node(x).b > RELAXED_WIDTH || depth > RELAXED_DEPTH) return x;
+  if (static_cast<size_t>(nodes_.node(x).b) > RELAXED_WIDTH || depth > RELAXED_DEPTH) return x;
   std::vector<Id> members = nodes_.list_of(x);
   for (Id& member : members) member = relaxed(member, depth + 1);
   return nodes_.alternate(std::move(members));
@@ -136,42 +136,69 @@ Id Masks::relaxed_alt(Id x, int depth) {
 Id Masks::relaxed_all(Id x, int depth) {
   std::vector<Id> kept;
   for (Id member : nodes_.list_of(x)) {
-    if (nodes_.kind(member) != Kind::complement) kept.push_back(member);
+    if (nodes_.kind(member) != Kind::complement || !is_finite(nodes_.node(member).a, RELAXED_DEPTH)) kept.push_back(member);
   }
   if (kept.empty()) return x;
   return kept.size() == 1 ? relaxed(kept[0], depth + 1) : nodes_.intersect(std::move(kept));
 }
 
-// Whether two states allow and accept the same texts of up to `height` bytes. False when it is not seen at once.
-bool Masks::is_equal_within(Id x, Id y, int height) {
-  if (x == y) return true;
+// Excluded words are behind after some bytes; an excluded pattern stays, and leaving it out would save nothing.
+bool Masks::is_finite(Id x, int depth) const {
+  for (; nodes_.kind(x) == Kind::cat; x = nodes_.node(x).b) {
+    if (!is_finite(nodes_.node(x).a, depth)) return false;
+  }
+  const Kind kind = nodes_.kind(x);
+  if (kind == Kind::set || kind == Kind::epsilon || depth == 0) return true;
+  if (kind != Kind::alt) return false;
+  return std::all_of(nodes_.list_begin(x), nodes_.list_end(x), [&](Id member) { return is_finite(member, depth - 1); });
+}
+
+// Two states allow and accept the same texts of up to so many bytes; -1 when that is not seen at once.
+int Masks::equal_height(Id x, Id y) {
+  if (x == y) return ALWAYS;
+  const uint64_t key = static_cast<uint64_t>(x) << 32 | static_cast<uint32_t>(y);
+  auto known = equal_heights_.find(key);
+  if (known != equal_heights_.end()) return known->second;
+  const int height = compute_equal_height(x, y);
+  return equal_heights_[key] = height;
+}
+
+int Masks::compute_equal_height(Id x, Id y) {
   const Node a = nodes_.node(x), b = nodes_.node(y);
-  if (a.kind != b.kind) return false;
-  if (a.kind == Kind::rep) return is_equal_rep(a, b, height);
-  if (a.kind == Kind::alt) return is_equal_alt(x, y, height);
-  if (a.kind == Kind::lexeme) return is_equal_within(a.a, b.a, height);
-  if (a.kind != Kind::cat) return false;
-  if (a.b == b.b) return is_equal_within(a.a, b.a, height);
-  return a.a == b.a && is_equal_within(a.b, b.b, height);
+  if (a.kind != b.kind) return -1;
+  switch (a.kind) {
+    case Kind::rep: {  // a round reads a byte at least, so a counter of that many does not run out
+      if (a.a != b.a) return -1;
+      const int low = a.b == b.b ? ALWAYS : std::min(a.b, b.b) - 1;
+      const int high = a.c == b.c ? ALWAYS : a.c < 0 ? b.c : b.c < 0 ? a.c : std::min(a.c, b.c);
+      return std::min(low, high);
+    }
+    case Kind::alt:
+      return equal_height_alt(x, y);
+    case Kind::lexeme:
+      return equal_height(a.a, b.a);
+    case Kind::cat:
+      if (a.b == b.b) return equal_height(a.a, b.a);
+      if (a.a == b.a) return equal_height(a.b, b.b);
+      return std::min(equal_height(a.a, b.a), equal_height(a.b, b.b));
+    default:
+      return -1;
+  }
 }
 
-// A round reads a byte at least, so a counter of `height` or more does not run out.
-bool Masks::is_equal_rep(const Node& x, const Node& y, int height) const {
-  const bool same_low = x.b == y.b || (x.b > height && y.b > height);
-  const bool same_high = x.c == y.c || ((x.c < 0 || x.c >= height) && (y.c < 0 || y.c >= height));
-  return x.a == y.a && same_low && same_high;
-}
-
-bool Masks::is_equal_alt(Id x, Id y, int height) {
+int Masks::equal_height_alt(Id x, Id y) {
   const std::vector<Id> left = nodes_.list_of(x), right = nodes_.list_of(y);
-  if (left.size() != right.size() || left.size() > RELAXED_WIDTH) return false;
-  for (Id a : left) {
-    if (std::none_of(right.begin(), right.end(), [&](Id b) { return is_equal_within(a, b, height); })) return false;
-  }
-  for (Id b : right) {
-    if (std::none_of(left.begin(), left.end(), [&](Id a) { return is_equal_within(a, b, height); })) return false;
-  }
-  return true;
+  if (left.size() > RELAXED_WIDTH || right.size() > RELAXED_WIDTH) return -1;
+  auto covered = [&](const std::vector<Id>& from, const std::vector<Id>& by) {
+    int height = ALWAYS;
+    for (Id a : from) {
+      int best = -1;
+      for (Id b : by) best = std::max(best, equal_height(a, b));
+      height = std::min(height, best);
+    }
+    return height;
+  };
+  return std::min(covered(left, right), covered(right, left));
 }
 
 }  // namespace lmprog

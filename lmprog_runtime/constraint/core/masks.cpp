@@ -60,7 +60,7 @@ void Masks::compact(Mask& mask) {
 }
 
 void Masks::append_tokens(const PreorderTrie& trie, int32_t node, std::vector<int32_t>& out) const {
-  out.insert(out.end(), trie.tokens.begin() + trie.token_begin(node), trie.tokens.begin() + trie.token_end[node]);
+  for (int32_t i = trie.token_begin(node); i < trie.token_end[node]; i++) out.push_back(trie.tokens[i]);
 }
 
 // ---- a state by itself ---------------------------------------------------------------------------------------------

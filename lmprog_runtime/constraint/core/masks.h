@@ -56,9 +56,10 @@ class Masks {
   Id relaxed_cat(Id x, int depth);
   Id relaxed_alt(Id x, int depth);
   Id relaxed_all(Id x, int depth);
-  bool is_equal_within(Id x, Id y, int height);
-  bool is_equal_rep(const Node& x, const Node& y, int height) const;
-  bool is_equal_alt(Id x, Id y, int height);
+  bool is_finite(Id x, int depth) const;
+  int equal_height(Id x, Id y);
+  int compute_equal_height(Id x, Id y);
+  int equal_height_alt(Id x, Id y);
 
   // Every node of `trie` in [from, to) whose bytes the state allows: visit(node, state behind it).
   template <class Visit>
@@ -76,6 +77,7 @@ class Masks {
   std::unordered_map<Id, Mask> masks_;
   std::unordered_map<Id, std::shared_ptr<const LexemeSet>> lexemes_;
   std::unordered_map<Id, Id> relaxed_;
+  std::unordered_map<uint64_t, int> equal_heights_;
   std::vector<Id> stack_, other_stack_;
   size_t bytes_ = 0;
 };

@@ -81,6 +81,8 @@ class Nodes {
   bool nullable(Id x) const { return nodes_[x].nullable; }
   const ByteSet& set_of(Id x) const { return sets_[nodes_[x].a]; }
   std::vector<Id> list_of(Id x) const;  // a copy: constructors move the storage
+  const Id* list_begin(Id x) const { return lists_.data() + nodes_[x].a; }
+  const Id* list_end(Id x) const { return list_begin(x) + nodes_[x].b; }
   size_t size() const { return nodes_.size(); }
   Id everything() const { return everything_; }
   const MemberList& member_list(Id x) const { return member_lists_[nodes_[x].a]; }

@@ -27,7 +27,7 @@ void Masks::walk(const PreorderTrie& trie, int32_t from, int32_t to, Id state, V
 template <class Visit>
 void Masks::walk_both(Id x, Id y, Visit visit) {
   const PreorderTrie& trie = vocabulary_.trie;
-  if (is_equal_within(x, y, vocabulary_.max_length)) return;
+  if (equal_height(x, y) >= vocabulary_.max_length) return;
   stack_[0] = x;
   other_stack_[0] = y;
   for (int32_t i = 0; i < static_cast<int32_t>(trie.size());) {
@@ -35,7 +35,7 @@ void Masks::walk_both(Id x, Id y, Visit visit) {
     Id p = stack_[depth - 1], q = other_stack_[depth - 1];
     p = p == EMPTY ? EMPTY : nodes_.next_state(p, trie.byte[i]);
     q = q == EMPTY ? EMPTY : nodes_.next_state(q, trie.byte[i]);
-    if (p == q || (p != EMPTY && q != EMPTY && is_equal_within(p, q, vocabulary_.height[i]))) {
+    if (p == q || (p != EMPTY && q != EMPTY && equal_height(p, q) >= vocabulary_.height[i])) {
       i = trie.skip[i];
       continue;
     }

@@ -8,7 +8,7 @@ concatenation.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from lmprog_runtime.constraint.fallback.nodes import (
     ALL_BYTES,
@@ -213,35 +213,41 @@ class Derivatives(Nodes):
 
     def is_empty(self, x: int) -> bool | None:
         """Whether no text matches; None when that is not decided within `search_states` states."""
+        if self._is_surely_alive(x):
+            return False
         parents = {x: EMPTY}
-        waiting = deque([x])
-        while waiting:
+        open_states = deque([(x, self._successors(x))])
+        from_back = False
+        while open_states:
             # Newest and oldest in turn: depth finds long texts, breadth is not led astray by recursion.
-            state = waiting.pop() if len(parents) & 1 else waiting.popleft()
-            if self._is_surely_alive(state):
-                self._mark_alive(state, parents)
-                return False
-            if len(parents) > self.limits.search_states:
-                return None
+            from_back = not from_back
+            state, successors = open_states[-1 if from_back else 0]
             try:
-                self._push_successors(state, parents, waiting)
+                after = next(successors, EMPTY)
             except LimitReached as error:
                 if error.code != UNDEFINED:
                     raise
                 return None
+            if after == EMPTY:
+                open_states.pop() if from_back else open_states.popleft()
+            elif after not in parents and self._life.get(after) != _DEAD:
+                parents[after] = state
+                if self._is_surely_alive(after):
+                    self._mark_alive(after, parents)
+                    return False
+                if len(parents) > self.limits.search_states:
+                    return None
+                open_states.append((after, self._successors(after)))
         if self.is_sealed:
             self._life.update(dict.fromkeys(parents, _DEAD))
         return True
 
-    def _push_successors(self, state: int, parents: dict[int, int], waiting: deque[int]) -> None:
+    def _successors(self, state: int) -> Iterator[int]:
+        """States one byte on, one at a time, since most searches end at an early one."""
         allowed = self.first(state) & self.producible
         for byte in self.representatives:
-            if not allowed >> byte & 1:
-                continue
-            after = self._raw_next(state, byte)
-            if after != EMPTY and after not in parents and self._life.get(after) != _DEAD:
-                parents[after] = state
-                waiting.append(after)
+            if allowed >> byte & 1 and (after := self._raw_next(state, byte)) != EMPTY:
+                yield after
 
     def _mark_alive(self, state: int, parents: dict[int, int]) -> None:
         while state != EMPTY and self.is_sealed:
