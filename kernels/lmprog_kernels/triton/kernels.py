@@ -17,36 +17,52 @@ NO_POSITION = tl.constexpr(1 << 30)
 
 
 @triton.jit
+def see_keys(i, j, end, diagonal, position, key_position, window, HAS_WINDOW: tl.constexpr):
+    """[lines, keys]: whether row i of the item sees its key j."""
+    is_visible = (j < end)[None, :] & (j[None, :] <= i[:, None] + diagonal)
+    if HAS_WINDOW:
+        is_visible = is_visible & (key_position + j[None, :] > position[:, None] - window)
+    return is_visible
+
+
+@triton.jit
+def key_range(
+    key_position,
+    key_count,
+    split,
+    row_limit,
+    row_count,
+    diagonal,
+    position,
+    window,
+    SPLIT: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+):
+    """Keys of a tile: of its split, up to the last one that its last row sees, from the first one in any window."""
+    begin = (key_position // SPLIT + split) * SPLIT - key_position
+    last_row = tl.minimum(row_limit, row_count) - 1
+    end = tl.minimum(tl.minimum(begin + SPLIT, key_count), last_row + diagonal + 1)
+    begin = tl.maximum(begin, 0)
+    if HAS_WINDOW:
+        begin = tl.maximum(begin, tl.min(position, 0) - window + 1 - key_position)
+    return begin, end
+
+
+# fmt: off
+@triton.jit
 def attend_tiles_kernel(
     queries,  # [rows, heads, head_dim]
     kv,  # [slots, 2, kv_heads, head_dim]
-    key_slots,
-    items,  # [items, 6]
-    offsets,  # [items]
-    positions,  # [rows]
+    key_slots, items, offsets, positions,  # of the plan and its work, int32
     out,  # [splits, states, heads, head_dim] float32
     lse,  # [splits, states, heads] float32
-    scale,
-    softcap,
-    window,
-    num_states,
-    row_tiles,
-    query_row_stride,
-    query_head_stride,
-    kv_slot_stride,
-    kv_pair_stride,
-    kv_head_stride,
-    GROUP: tl.constexpr,
-    HEADS: tl.constexpr,
-    DIM: tl.constexpr,
-    DIM_BLOCK: tl.constexpr,
-    TILE: tl.constexpr,
-    KEYS: tl.constexpr,
-    SPLIT: tl.constexpr,
-    HAS_WINDOW: tl.constexpr,
-    HAS_SOFTCAP: tl.constexpr,
-    DOT: tl.constexpr,
+    scale, softcap, window, num_states, row_tiles,
+    query_row_stride, query_head_stride, kv_slot_stride, kv_pair_stride, kv_head_stride,
+    GROUP: tl.constexpr, HEADS: tl.constexpr, DIM: tl.constexpr, DIM_BLOCK: tl.constexpr,
+    TILE: tl.constexpr, KEYS: tl.constexpr, SPLIT: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, DOT: tl.constexpr,
 ):
+    # fmt: on
     item = tl.program_id(0) // row_tiles
     tile = tl.program_id(0) % row_tiles
     kv_head = tl.program_id(1)
@@ -72,13 +88,9 @@ def attend_tiles_kernel(
         other=0.0,
     ).to(DOT)
     position = tl.load(positions + row_start + i, mask=is_line, other=NO_POSITION)
-    # the tile's range of keys: its split, up to the last key that its last row sees, from the first in any window
-    begin = (key_position // SPLIT + split) * SPLIT - key_position
-    last_row = tl.minimum(first + TILE // GROUP, row_count) - 1
-    end = tl.minimum(tl.minimum(begin + SPLIT, key_count), last_row + diagonal + 1)
-    begin = tl.maximum(begin, 0)
-    if HAS_WINDOW:
-        begin = tl.maximum(begin, tl.min(position, 0) - window + 1 - key_position)
+    begin, end = key_range(
+        key_position, key_count, split, first + TILE // GROUP, row_count, diagonal, position, window, SPLIT, HAS_WINDOW
+    )
     largest = tl.full([TILE], float("-inf"), tl.float32)
     total = tl.zeros([TILE], tl.float32)
     mixed = tl.zeros([TILE, DIM_BLOCK], tl.float32)
@@ -94,9 +106,7 @@ def attend_tiles_kernel(
         scores = tl.dot(query, key.to(DOT), input_precision="ieee") * scale
         if HAS_SOFTCAP:
             scores = softcap * (2 * tl.sigmoid(2 * scores / softcap) - 1)  # tanh
-        is_visible = is_key[None, :] & (j[None, :] <= i[:, None] + diagonal)
-        if HAS_WINDOW:
-            is_visible = is_visible & (key_position + j[None, :] > position[:, None] - window)
+        is_visible = see_keys(i, j, end, diagonal, position, key_position, window, HAS_WINDOW)
         scores = tl.where(is_visible, scores, float("-inf"))
         new_largest = tl.maximum(largest, tl.max(scores, 1))
         pivot = tl.where(new_largest == float("-inf"), 0.0, new_largest)  # no key so far: weights 0, not NaN
@@ -113,7 +123,7 @@ def attend_tiles_kernel(
     has_key = total > 0
     divisor = tl.where(has_key, total, 1.0)
     state = split * num_states + tl.load(offsets + item) + i
-    place = state * HEADS + head
+    place = state.to(tl.int64) * HEADS + head
     tl.store(lse + place, tl.where(has_key, largest + tl.log(divisor), float("-inf")), mask=is_line)
     tl.store(out + place[:, None] * DIM + dim[None, :], mixed / divisor[:, None], mask=is_line[:, None] & in_dim)
 
