@@ -71,7 +71,7 @@ def _conjunction(context: Context, parts: Iterable[Cases]) -> Cases:
 
 
 def _none_of(context: Context, goals: Iterable[Goal]) -> Cases:
-    return _conjunction(context, (context.plain_cases(opposite(goal)) for goal in goals))
+    return _conjunction(context, sorted((context.plain_cases(opposite(goal)) for goal in goals), key=_width))
 
 
 def _any_of(context: Context, holds: bool) -> Cases:
@@ -107,12 +107,16 @@ def _both_hold(context: Context, one: Goal, other: Goal) -> Cases:
 
 def _only(context: Context, goals: list[Goal], index: int) -> Cases:
     """One branch holds and the others fail; those proven disjoint from it fail anyway, so they add nothing."""
-    cases = context.cases(goals[index])
-    base = _siblings(context)
-    for other in goals[:index] + goals[index + 1 :]:
-        if not context.expander.is_disjoint(both(base, both(goals[index], other))):
-            cases = context.both(cases, context.plain_cases(opposite(other)))
-    return cases
+    base = both(_siblings(context), goals[index])
+    others = goals[:index] + goals[index + 1 :]
+    rivals = [other for other in others if not context.expander.is_disjoint(both(base, other))]
+    failing = [context.plain_cases(opposite(rival)) for rival in rivals]
+    failing.sort(key=_width)  # those with few facets leave little to be multiplied by the others
+    return _conjunction(context, (context.cases(goals[index]), *failing))
+
+
+def _width(cases: Cases) -> int:
+    return sum(map(len, cases))
 
 
 def _siblings(context: Context) -> Goal:

@@ -35,7 +35,8 @@ class Compiler:
         self._strings = Strings(expressions)
         self._numbers = Numbers(expressions, options.limits.modulus)
         self._arrays = Arrays(Brackets(expressions, punctuation), options.limits.counted, self._listed)
-        self._objects = Objects(Braces(expressions, self._strings, punctuation, options.order == "any"))
+        braces = Braces(expressions, self._strings, punctuation, options.order == "any")
+        self._objects = Objects(braces, options.limits.alternatives)
         self._expander = Expander(document, self._strings, options)
         self._expander.is_disjoint = self._is_disjoint
         self._inhabitance = Inhabitance(self._known_shape)

@@ -18,14 +18,15 @@ from lmprog_runtime.constraint.json_schema import (
     scalar_keywords,
     unevaluated,
 )
+from lmprog_runtime.constraint.json_schema.absorption import Absorption
 from lmprog_runtime.constraint.json_schema.context import Context, Handler, Node, opposite
 from lmprog_runtime.constraint.json_schema.dialects import UNDECLARED
 from lmprog_runtime.constraint.json_schema.document import Document, Place, Resource
-from lmprog_runtime.constraint.json_schema.facets import ALL_CASES, FREE, NO_CASES, Cases, Facets, meet, union
+from lmprog_runtime.constraint.json_schema.facets import ALL_CASES, NO_CASES, Cases, Facets, StringFacet, meet, union
 from lmprog_runtime.constraint.json_schema.goals import ANYTHING, NEVER, Goal, Literal
 from lmprog_runtime.constraint.json_schema.options import SchemaOptions
 from lmprog_runtime.constraint.json_schema.strings import Strings
-from lmprog_runtime.constraint.json_schema.values import KINDS, OBJECT, identity
+from lmprog_runtime.constraint.json_schema.values import KINDS, OBJECT, STRING, identity
 from lmprog_runtime.errors import ConstraintInvalid, ConstraintTooLarge
 
 _HANDLERS: dict[str, Handler] = {
@@ -44,7 +45,10 @@ _LATE = frozenset(
 """Keywords that mention members without declaring them: worked off last, as members come in the order of mention."""
 
 _FEW_FACETS = 4
-"""Up to here, contradictions between the members of multiplied branches are left for the compiler to find."""
+"""Up to here, what is superfluous or contradictory in multiplied branches is left for the compiler to find."""
+
+_PAIRS = 16
+"""Pairs of facets that are met per alternative allowed."""
 
 
 class Either(NamedTuple):
@@ -69,6 +73,7 @@ class Expander:
         self.document = document
         self.strings = strings
         self.options = options
+        self._absorption = Absorption(lambda goal: self.is_disjoint(goal))
         self._deadline = time.monotonic() + options.limits.seconds
         self._has_scope = document.has_dynamic_scope
         self._constants = Resource("", True, UNDECLARED)  # where made-up schemas of constants stand
@@ -231,29 +236,34 @@ class Expander:
 
     def product(self, first: Cases, second: Cases, place: Place | None) -> Cases:
         """Values that satisfy both."""
-        return tuple(self._facet_product(kind, first[kind], second[kind], place) for kind in KINDS)
-
-    def _facet_product(self, kind: int, first: Facets, second: Facets, place: Place | None) -> Facets:
-        free = (FREE[kind],)
-        if first == free or not second:
+        if first is ALL_CASES:
             return second
-        if second == free or not first:
-            return first
+        return tuple(
+            one if other is free or one is other else other if one is free else self._met(kind, one, other, place)
+            for kind, one, other, free in zip(KINDS, first, second, ALL_CASES, strict=True)
+        )
+
+    def _met(self, kind: int, first: Facets, second: Facets, place: Place | None) -> Facets:
+        if not first or not second:
+            return ()
         most = self.options.limits.alternatives
-        if len(first) * len(second) > most * most or time.monotonic() > self._deadline:
+        if len(first) * len(second) > most * _PAIRS or time.monotonic() > self._deadline:
             self._refuse_alternatives(place)
+        if kind == STRING and len(first) * len(second) > _FEW_FACETS:
+            first, second = self._merged_strings(first), self._merged_strings(second)
         met = (meet(kind, one, other) for one in first for other in second)
         found = list(dict.fromkeys(facet for facet in met if facet is not None))
         if kind == OBJECT and len(found) > _FEW_FACETS:
-            found = [facet for facet in found if self._is_plausible(facet)]
+            found = self._absorption.reduced(found)
         if len(found) > most:
             self._refuse_alternatives(place)
         return tuple(found)
 
-    def _is_plausible(self, facet: Any) -> bool:
-        """Whether no required member is seen to be impossible."""
-        goals = dict(facet.named)
-        return not any(len(goals.get(name, ())) > 1 and self.is_disjoint(goals[name]) for name in facet.required)
+    def _merged_strings(self, facets: Any) -> Facets:
+        """One facet for the same strings: languages are closed under union, so branches need not be multiplied out."""
+        if any(facet.values is not None for facet in facets):
+            return tuple(facets)
+        return (StringFacet(languages=frozenset((self.strings.language(facets),))),)
 
     def _refuse_alternatives(self, place: Place | None) -> None:
         limits = self.options.limits

@@ -78,6 +78,11 @@ class Scope(NamedTuple):
     outside: frozenset[int] = frozenset()
     inside: int | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it leaves out names only, and no languages."""
+        return self.inside is None and not self.outside
+
 
 class Rule(NamedTuple):
     """Members with a name in the scope satisfy the goal."""
@@ -263,7 +268,10 @@ def _meet_objects(first: ObjectFacet, second: ObjectFacet) -> ObjectFacet | None
 def _is_absurd(facet: ObjectFacet, named: dict[str, Goal]) -> bool:
     if facet.high is not None and max(facet.low, len(facet.required)) > facet.high:
         return True
-    return any(named.get(name) == NEVER for name in facet.required)
+    if any(named.get(name) == NEVER for name in facet.required):
+        return True
+    forbidding = [rule.scope for rule in facet.rules if rule.goal == NEVER and rule.scope.is_plain]
+    return any(name not in scope.names for scope in forbidding for name in facet.required)
 
 
 def _meet_evaluated(first: Evaluated, second: Evaluated) -> Evaluated:

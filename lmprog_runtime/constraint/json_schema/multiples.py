@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import Decimal
+from math import lcm
 
 from lmprog_runtime.constraint.expressions import Expressions
 from lmprog_runtime.errors import ConstraintTooLarge
 
 EMPTY, EPSILON = Expressions.EMPTY, Expressions.EPSILON
+
+
+def least_common_multiple(steps: Iterable[Decimal]) -> Decimal:
+    """The step of the numbers that are multiples of all of them."""
+    parts = [_parts(step) for step in steps]
+    exponent = min(exponent for _, exponent in parts)
+    number = lcm(*(number * 10 ** (own - exponent) for number, own in parts))
+    return Decimal((0, tuple(map(int, str(number))), exponent))
+
+
+def _parts(step: Decimal) -> tuple[int, int]:
+    """A step as number x 10^exponent, with a number that does not end in a zero."""
+    _, digits, exponent = step.as_tuple()
+    assert isinstance(exponent, int)
+    number = int("".join(map(str, digits)))
+    while number % 10 == 0:
+        number, exponent = number // 10, exponent + 1
+    return number, exponent
 
 
 class Multiples:
@@ -27,21 +47,21 @@ class Multiples:
             found = self._found[step] = self._of(step)
         return found
 
+    def size(self, step: Decimal) -> int:
+        """Remainders that the automaton of a step tells apart."""
+        number, exponent = _parts(step)
+        return number * (1 + max(-exponent, 0))
+
     def _of(self, step: Decimal) -> int:
-        _, digits, exponent = step.as_tuple()
-        assert isinstance(exponent, int)
-        number = int("".join(map(str, digits)))
-        while number % 10 == 0:
-            number, exponent = number // 10, exponent + 1
-        places = max(-exponent, 0)
-        if number * (places + 1) > self._most:
+        if self.size(step) > self._most:
             raise ConstraintTooLarge(
-                f"multipleOf {step} needs an automaton of {number * (places + 1)} remainders, more than {self._most}; "
-                "use a rounder number."
+                f"multipleOf {step} needs an automaton of {self.size(step)} remainders, more than {self._most}; use a "
+                "rounder number."
             )
+        number, exponent = _parts(step)
         if exponent > 0:
             return self._scaled(number, exponent)
-        return _Remainders(self._e, number, places).expression()
+        return _Remainders(self._e, number, -exponent).expression()
 
     def _scaled(self, number: int, exponent: int) -> int:
         """Integer multiples of number x 10^exponent: zero, or a multiple of the number with zeros behind it."""

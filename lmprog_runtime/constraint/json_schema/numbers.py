@@ -1,7 +1,7 @@
 """Numbers as JSON text: bounds, multiples and constants, decided digit by digit.
 
-A constrained number is written as a plain decimal, or, where serialisers write it so (1e+16 and above, below 0.0001), in
-scientific notation with one digit before the point. An unconstrained one may have an exponent of two digits anywhere.
+A constrained number is written as a plain decimal, or, where serialisers write it so (1e+16 and above, below 0.0001),
+in scientific notation with one digit before the point. An unconstrained one may have an exponent of two digits too.
 Each set of numbers contains all of these spellings of a number, or none, so that sets can be intersected.
 """
 
@@ -23,7 +23,7 @@ from lmprog_runtime.constraint.json_schema.facets import (
     Bound,
     NumberFacet,
 )
-from lmprog_runtime.constraint.json_schema.multiples import Multiples
+from lmprog_runtime.constraint.json_schema.multiples import Multiples, least_common_multiple
 
 EMPTY, EPSILON = Expressions.EMPTY, Expressions.EPSILON
 
@@ -72,6 +72,7 @@ class Numbers:
         self._nonzero = expressions.byte_set(b"123456789")
         self._point = expressions.literal(b".")
         self._minus = expressions.literal(b"-")
+        self._most_remainders = modulus
         self._multiples = Multiples(expressions, modulus)
 
     # -- the parts of a number --------------------------------------------------------------------------------------
@@ -157,6 +158,8 @@ class Numbers:
             return self._anything
         if facet.values is not None:
             return self._listed(facet)
+        if any(_divides(step, multiple) for step in facet.non_multiples for multiple in facet.multiples):
+            return EMPTY
         base = self._base(facet)
         sets = [*self._bound_sets(facet), *self._multiple_sets(facet)]
         if base != self._magnitude or not sets:  # bounds and multiples are magnitudes themselves, complements are not
@@ -206,9 +209,11 @@ class Numbers:
 
     def _multiple_sets(self, facet: NumberFacet) -> Iterable[Signed]:
         are_integers = FRACTIONAL not in facet.forms
-        for step in facet.multiples:
-            if not (are_integers and _divides(step, Decimal(1))):
-                yield self._multiples_of(step)
+        steps = [step for step in facet.multiples if not (are_integers and _divides(step, Decimal(1)))]
+        if steps:
+            common = least_common_multiple(steps)
+            together = [common] if self._multiples.size(common) <= self._most_remainders else steps
+            yield from map(self._multiples_of, together)
 
     def _multiples_of(self, step: Decimal) -> Signed:
         found = self._multiples.of(step)

@@ -16,7 +16,7 @@ from lmprog_runtime.constraint.json_schema.goals import ANYTHING, NEVER, Goal, b
 from lmprog_runtime.constraint.json_schema.layouts import Layout
 from lmprog_runtime.constraint.json_schema.plans import Compiled, HasInstance
 from lmprog_runtime.constraint.json_schema.strings import Strings
-from lmprog_runtime.errors import ConstraintUnsupported
+from lmprog_runtime.errors import ConstraintTooLarge, ConstraintUnsupported
 
 EMPTY, EPSILON = Expressions.EMPTY, Expressions.EPSILON
 
@@ -55,11 +55,22 @@ class Braces:
         self.strings = strings
         self.any_order = any_order
         self._layout = layout
+        self._keys: dict[str, int] = {}
+        self._members: dict[tuple[str, int], int] = {}
         self._open = expressions.literal(b"{")
         self._close = expressions.literal(b"}")
 
     def member(self, name: str, value: int) -> int:
-        return self.expressions.concat(self.strings.constant(name), self._layout.colon, value)
+        found = self._members.get((name, value))
+        if found is None:
+            found = self._members[name, value] = self.expressions.concat(self._key(name), value)
+        return found
+
+    def _key(self, name: str) -> int:
+        found = self._keys.get(name)
+        if found is None:
+            found = self._keys[name] = self.expressions.concat(self.strings.constant(name), self._layout.colon)
+        return found
 
     def unnamed(self, language: int, value: int) -> int:
         return self.expressions.concat(self.strings.quoted(language), self._layout.colon, value)
@@ -177,11 +188,13 @@ def _joined(items: list[int], separator: int) -> Iterator[int]:
 class Objects:
     """Plans of object facets."""
 
-    def __init__(self, braces: Braces) -> None:
+    def __init__(self, braces: Braces, most_ways: int) -> None:
         self._braces = braces
+        self._most_ways = most_ways
         self._strings = braces.strings
         self._e = braces.expressions
-        self._in_scope: dict[tuple[str, Scope], bool] = {}
+        self._in_scope: dict[tuple[str, int | None, frozenset[int]], bool] = {}
+        self._cell_lists: dict[tuple[tuple[str, ...], tuple[Rule, ...], tuple[Rule, ...]], list[_RuledCell]] = {}
 
     def plans(self, facet: ObjectFacet) -> list[ObjectPlan]:
         """The ways to fill an object of a facet: one, times the members that can be what `some` demands."""
@@ -194,19 +207,43 @@ class Objects:
             names += self._countable_names(facet, cells)
             cells = self._cells(facet, names)
         kept = tuple(Cell(cell.language, cell.goal) for cell in cells if cell.goal != NEVER)
-        pending: list[tuple[ObjectFacet, tuple[Rule, ...], int]] = [(facet, (), 0)]
+        for way, unnamed, members in self._ways(facet, names):
+            for demanded in _demands(cells, unnamed):
+                self._check_order(demanded, kept)
+                yield ObjectParts(tuple(members), kept, demanded, way.low, way.high)
+
+    def _ways(
+        self, facet: ObjectFacet, names: list[str]
+    ) -> Iterator[tuple[ObjectFacet, tuple[Rule, ...], list[Member]]]:
+        """Each way to assign what `some` demands to members that the schema mentions, or to others."""
+        pending: dict[tuple[ObjectFacet, tuple[Rule, ...], int], None] = {(facet, (), 0): None}
+        steps = 0
         while pending:
-            facet, unnamed, index = pending.pop()
-            if index < len(facet.some):
-                rule = facet.some[index]
-                pending += [(named, unnamed, index + 1) for named in self._named_ways(facet, names, rule)]
-                pending.append((facet, (*unnamed, rule), index + 1))
-                continue
+            (facet, unnamed, index), _ = pending.popitem()
             members = self._members(facet, names)
-            if members is not None:
-                for demanded in _demands(cells, unnamed):
-                    self._check_order(demanded, kept)
-                    yield ObjectParts(tuple(members), kept, demanded, facet.low, facet.high)
+            if members is None:
+                continue
+            if index == len(facet.some):
+                yield facet, unnamed, members
+                continue
+            rule = facet.some[index]
+            if self._is_satisfied(rule, members):
+                pending[facet, unnamed, index + 1] = None
+                continue
+            pending.update(((way, unnamed, index + 1), None) for way in self._named_ways(facet, names, rule))
+            pending[facet, (*unnamed, rule), index + 1] = None
+            steps += 1
+            if steps > self._most_ways:
+                raise ConstraintTooLarge(
+                    f"There are more than {self._most_ways} ways to give an object the members that negated keywords "
+                    "demand; use fewer branches, or exclusive ones."
+                )
+
+    def _is_satisfied(self, rule: Rule, members: list[Member]) -> bool:
+        """Whether a required member is what a rule demands."""
+        literals = frozenset(rule.goal)
+        sure = (member.name for member in members if member.is_required and literals <= frozenset(member.goal))
+        return bool(self._names_in(rule.scope, sure))
 
     def _countable_names(self, facet: ObjectFacet, cells: Sequence[_RuledCell]) -> list[str]:
         """The other names that may be, where two of them count: no automaton can tell that two names differ, unless
@@ -227,34 +264,33 @@ class Objects:
         """In any order, a second member of the same name could follow the demanded one and replace it."""
         if self._braces.any_order and not all(cell in kept for cells in demanded for cell in cells):
             raise ConstraintUnsupported(
-                "The schema demands a member with a certain value without saying its name (by negated patternProperties "
-                "or additionalProperties), which can be enforced with order='schema' only."
+                "The schema demands a member with a certain value without saying its name (by negated "
+                "patternProperties or additionalProperties), which can be enforced with order='schema' only."
             )
 
     # -- names that the schema mentions -----------------------------------------------------------------------------
 
     def _members(self, facet: ObjectFacet, names: list[str]) -> list[Member] | None:
         """The members that may be; None when a required one may not."""
-        goals = dict(facet.named)
+        goals = dict.fromkeys(names, ANYTHING)
+        goals.update(facet.named)
+        for rule in facet.rules:
+            for name in self._names_in(rule.scope, names):
+                goals[name] = both(goals[name], rule.goal)
         required = frozenset(facet.required)
-        members = []
-        for name in names:
-            goal = goals.get(name, ANYTHING)
-            for rule in facet.rules:
-                if goal != NEVER and self._is_in(name, rule.scope):
-                    goal = both(goal, rule.goal)
-            if goal != NEVER:
-                members.append(Member(name, goal, name in required))
-            elif name in required:
-                return None
-        return members
+        if any(goals[name] == NEVER for name in required):
+            return None
+        return [Member(name, goal, name in required) for name, goal in goals.items() if goal != NEVER]
 
-    def _is_in(self, name: str, scope: Scope) -> bool:
-        if name in scope.names:
-            return False
-        if not scope.outside and scope.inside is None:
-            return True
-        key = (name, scope)
+    def _names_in(self, scope: Scope, names: Iterable[str]) -> list[str]:
+        excluded = frozenset(scope.names)
+        left = [name for name in names if name not in excluded]
+        if scope.is_plain:
+            return left
+        return [name for name in left if self._has_language(name, scope)]
+
+    def _has_language(self, name: str, scope: Scope) -> bool:
+        key = (name, scope.inside, scope.outside)
         found = self._in_scope.get(key)
         if found is None:
             inside = () if scope.inside is None else (scope.inside,)
@@ -264,17 +300,23 @@ class Objects:
 
     def _named_ways(self, facet: ObjectFacet, names: list[str], rule: Rule) -> Iterator[ObjectFacet]:
         """The demanded member is one that the schema mentions."""
-        for name in names:
-            if self._is_in(name, rule.scope):
-                named = dict(facet.named)
-                named[name] = both(named.get(name, ANYTHING), rule.goal)
-                required = tuple(dict.fromkeys((*facet.required, name)))
-                yield facet._replace(named=tuple(named.items()), required=required)
+        for name in self._names_in(rule.scope, names):
+            named = dict(facet.named)
+            named[name] = both(named.get(name, ANYTHING), rule.goal)
+            required = tuple(dict.fromkeys((*facet.required, name)))
+            yield facet._replace(named=tuple(named.items()), required=required)
 
     # -- names that it does not mention -----------------------------------------------------------------------------
 
     def _cells(self, facet: ObjectFacet, names: list[str]) -> list[_RuledCell]:
         """The other names, split by every language of a scope."""
+        key = (tuple(names), facet.rules, facet.some)
+        found = self._cell_lists.get(key)
+        if found is None:
+            found = self._cell_lists[key] = self._split_cells(facet, names)
+        return found
+
+    def _split_cells(self, facet: ObjectFacet, names: list[str]) -> list[_RuledCell]:
         free = self._strings.anything
         if names:
             free = self._e.intersect(free, self._strings.other_than(names))

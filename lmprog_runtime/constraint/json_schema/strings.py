@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from json.encoder import encode_basestring
 
 from lmprog_runtime.constraint.expressions import Encoding, Expressions
 from lmprog_runtime.constraint.json_schema.facets import StringFacet
@@ -22,7 +23,7 @@ ENCODING = Encoding.JSON_PLAIN
 def encoded(text: str) -> bytes:
     """The text between the quotes. Raises ConstraintUnsupported for text that UTF-8 cannot hold."""
     try:
-        return json.dumps(text, ensure_ascii=False)[1:-1].encode()
+        return encode_basestring(text)[1:-1].encode()
     except UnicodeEncodeError:
         raise ConstraintUnsupported(
             f"The schema holds the string {text!r}, half of a surrogate pair, which no text can contain; remove it."
