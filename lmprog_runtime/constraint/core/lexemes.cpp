@@ -42,7 +42,7 @@ std::shared_ptr<const LexemeSet> Masks::whole_lexeme_set(Id inner) {
     for (int32_t i = trie.token_begin(node); i < trie.token_end[node]; i++) {
       inside[trie.tokens[i] >> 6] |= 1ull << (trie.tokens[i] & 63);
     }
-    if (trie.skip[node] > node + 1 && nodes_.nullable(after)) exits.push_back(node);
+    if (trie.nodes[node].skip > node + 1 && nodes_.nullable(after)) exits.push_back(node);
   });
   auto set = std::make_shared<LexemeSet>();
   set->exits = exit_trie(exits);
@@ -56,9 +56,9 @@ std::shared_ptr<const PreorderTrie> Masks::exit_trie(const Exits& exits) const {
   const PreorderTrie& trie = vocabulary_.trie;
   std::vector<std::pair<std::string, int32_t>> suffixes;
   for (int32_t exit : exits) {
-    for (int32_t i = trie.token_end[exit]; i < trie.token_end[trie.skip[exit] - 1]; i++) {
+    for (int32_t i = trie.token_end[exit]; i < trie.token_end[trie.nodes[exit].skip - 1]; i++) {
       const int32_t token = trie.tokens[i];
-      suffixes.emplace_back(std::string(vocabulary_.text.begin() + vocabulary_.offsets[token] + trie.depth[exit],
+      suffixes.emplace_back(std::string(vocabulary_.text.begin() + vocabulary_.offsets[token] + trie.nodes[exit].depth,
                                         vocabulary_.text.begin() + vocabulary_.offsets[token + 1]),
                             token);
     }
@@ -79,7 +79,7 @@ std::shared_ptr<const LexemeSet> Masks::similar_lexeme_set(Id inner, Id base) {
   walk_both(inner, base, [&](int32_t node, Id x, Id y) {
     if (y == EMPTY) append_tokens(trie, node, set->gained);
     if (x == EMPTY) append_tokens(trie, node, set->lost);
-    if (trie.skip[node] == node + 1) return;
+    if (trie.nodes[node].skip == node + 1) return;
     const bool exits = x != EMPTY && nodes_.nullable(x), base_exits = y != EMPTY && nodes_.nullable(y);
     if (exits && !base_exits) set->new_exits.push_back(node);
     if (base_exits && !exits) set->lost_exits.push_back(node);

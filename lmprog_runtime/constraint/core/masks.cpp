@@ -150,7 +150,7 @@ void Masks::add_exits(Mask& mask, const LexemeSet& set, Id part, Id rest) {
   if (!set.lost_exits.empty()) drop_lost_exits(set, part, tokens);
   const PreorderTrie& trie = vocabulary_.trie;
   for (int32_t exit : set.new_exits) {
-    walk(trie, exit + 1, trie.skip[exit], rest, [&](int32_t node, Id) { append_tokens(trie, node, tokens); });
+    walk(trie, exit + 1, trie.nodes[exit].skip, rest, [&](int32_t node, Id) { append_tokens(trie, node, tokens); });
   }
   mask.with.insert(mask.with.end(), tokens.begin(), tokens.end());
 }
@@ -161,7 +161,7 @@ void Masks::drop_lost_exits(const LexemeSet& set, Id part, std::vector<int32_t>&
   std::vector<int32_t> doubtful;
   for (int32_t exit : set.lost_exits) {
     doubtful.insert(doubtful.end(), trie.tokens.begin() + trie.token_end[exit],
-                    trie.tokens.begin() + trie.token_end[trie.skip[exit] - 1]);
+                    trie.tokens.begin() + trie.token_end[trie.nodes[exit].skip - 1]);
   }
   std::sort(doubtful.begin(), doubtful.end());
   auto is_wrong = [&](int32_t token) {
@@ -230,9 +230,9 @@ bool Masks::spans(Id state, const uint8_t* data, int32_t length) {
   const PreorderTrie& trie = vocabulary_.trie;
   int32_t from = 0, to = static_cast<int32_t>(trie.size());
   for (int32_t i = 0; i < length; i++) {
-    while (from < to && trie.byte[from] != data[i]) from = trie.skip[from];
+    while (from < to && trie.nodes[from].byte != data[i]) from = trie.nodes[from].skip;
     if (from >= to) return false;
-    to = trie.skip[from];
+    to = trie.nodes[from].skip;
     from++;
   }
   state = nodes_.step(state, data, length);

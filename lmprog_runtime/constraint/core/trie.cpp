@@ -14,8 +14,7 @@ PreorderTrie PreorderTrie::build(const std::vector<std::pair<std::string, int32_
       while (common < text.size() && common < previous->size() && text[common] == (*previous)[common]) common++;
     }
     for (size_t i = common; i < text.size(); i++) {
-      trie.byte.push_back(static_cast<uint8_t>(text[i]));
-      trie.depth.push_back(static_cast<uint16_t>(i + 1));
+      trie.nodes.push_back({0, static_cast<uint16_t>(i + 1), static_cast<uint8_t>(text[i])});
       trie.token_end.push_back(static_cast<int32_t>(trie.tokens.size()));
     }
     trie.tokens.push_back(token);
@@ -23,11 +22,11 @@ PreorderTrie PreorderTrie::build(const std::vector<std::pair<std::string, int32_
     previous = &text;
   }
   const int32_t count = static_cast<int32_t>(trie.size());
-  trie.skip.assign(count, count);
+  for (Node& node : trie.nodes) node.skip = count;
   std::vector<int32_t> open;
   for (int32_t i = 0; i < count; i++) {
-    while (!open.empty() && trie.depth[open.back()] >= trie.depth[i]) {
-      trie.skip[open.back()] = i;
+    while (!open.empty() && trie.nodes[open.back()].depth >= trie.nodes[i].depth) {
+      trie.nodes[open.back()].skip = i;
       open.pop_back();
     }
     open.push_back(i);
@@ -48,7 +47,7 @@ TokenTrie::TokenTrie(const uint8_t* data, const int32_t* token_offsets, int32_t 
   trie = PreorderTrie::build(sorted);
   height.assign(trie.size(), 0);
   for (int32_t i = static_cast<int32_t>(trie.size()) - 1; i >= 0; i--) {
-    for (int32_t child = i + 1; child < trie.skip[i]; child = trie.skip[child]) {
+    for (int32_t child = i + 1; child < trie.nodes[i].skip; child = trie.nodes[child].skip) {
       height[i] = std::max<uint16_t>(height[i], static_cast<uint16_t>(height[child] + 1));
     }
   }

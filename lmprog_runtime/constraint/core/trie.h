@@ -15,18 +15,21 @@ using Bits = std::vector<uint64_t>;  // one bit per token id
 
 // A trie in preorder. A node's subtree is [node, skip[node]).
 struct PreorderTrie {
-  std::vector<uint8_t> byte;       // on the edge to the node
-  std::vector<uint16_t> depth;     // 1 for the children of the root
-  std::vector<int32_t> skip;       // the next node that is no descendant
+  struct Node {
+    int32_t skip;    // the next node that is no descendant
+    uint16_t depth;  // 1 for the children of the root
+    uint8_t byte;    // on the edge to the node
+  };
+  std::vector<Node> nodes;
   std::vector<int32_t> token_end;  // tokens of node i: tokens[token_end[i-1] .. token_end[i])
   std::vector<int32_t> tokens;
 
-  size_t size() const { return byte.size(); }
+  size_t size() const { return nodes.size(); }
   int32_t token_begin(int32_t node) const { return node ? token_end[node - 1] : 0; }
   bool has_tokens(int32_t node) const { return token_begin(node) != token_end[node]; }
   // `sorted`: (text, token id), by text.
   static PreorderTrie build(const std::vector<std::pair<std::string, int32_t>>& sorted);
-  size_t bytes() const { return byte.size() * 11 + tokens.size() * 4; }
+  size_t bytes() const { return nodes.size() * 12 + tokens.size() * 4; }
 };
 
 // Which tokens stay inside a lexeme, and which leave it: for those, where.

@@ -8,17 +8,19 @@ namespace lmprog {
 template <class Visit>
 void Masks::walk(const PreorderTrie& trie, int32_t from, int32_t to, Id state, Visit visit) {
   if (from >= to) return;
-  const int base_depth = trie.depth[from] - 1;
-  stack_[0] = state;
+  const PreorderTrie::Node* const nodes = trie.nodes.data();
+  // By depth in the trie. The walk is bound by the latency of stack -> row -> state, 24 cycles a node.
+  Id* const stack = stack_.data() - (nodes[from].depth - 1);
+  stack[nodes[from].depth - 1] = state;
   for (int32_t i = from; i < to;) {
-    const int depth = trie.depth[i] - base_depth;
-    Id after = nodes_.next_state(stack_[depth - 1], trie.byte[i]);
+    const PreorderTrie::Node node = nodes[i];
+    const Id after = nodes_.next_state(stack[node.depth - 1], node.byte);
     if (after == EMPTY) {
-      i = trie.skip[i];
+      i = node.skip;
       continue;
     }
     if ((i & 1023) == 0) nodes_.check_time();
-    stack_[depth] = after;
+    stack[node.depth] = after;
     visit(i, after);
     i++;
   }
@@ -31,12 +33,12 @@ void Masks::walk_both(Id x, Id y, Visit visit) {
   stack_[0] = x;
   other_stack_[0] = y;
   for (int32_t i = 0; i < static_cast<int32_t>(trie.size());) {
-    const int depth = trie.depth[i];
+    const int depth = trie.nodes[i].depth;
     Id p = stack_[depth - 1], q = other_stack_[depth - 1];
-    p = p == EMPTY ? EMPTY : nodes_.next_state(p, trie.byte[i]);
-    q = q == EMPTY ? EMPTY : nodes_.next_state(q, trie.byte[i]);
+    p = p == EMPTY ? EMPTY : nodes_.next_state(p, trie.nodes[i].byte);
+    q = q == EMPTY ? EMPTY : nodes_.next_state(q, trie.nodes[i].byte);
     if (p == q || (p != EMPTY && q != EMPTY && equal_height(p, q) >= vocabulary_.height[i])) {
-      i = trie.skip[i];
+      i = trie.nodes[i].skip;
       continue;
     }
     if ((i & 1023) == 0) nodes_.check_time();
