@@ -1,25 +1,25 @@
 """Errors of the language. Standard library only.
 
-    LmprogError                        base; `.hint` says what to do
-    +-- UnknownVariable (KeyError)     `s["x"]` of a name no step sets; lists the known names
-    +-- InvalidArgument (ValueError)   a value that can never work; raised where it is written
-    +-- UnknownParameter (TypeError)   a keyword nobody knows; guesses the typo
-    +-- UnsupportedParameter (ValueError)  known, but this backend has no such thing; names both
-    +-- NoBackend (RuntimeError)       a program was run with no backend given or set
-    +-- NotTraceable (RuntimeError)    a program cannot be traced; names the line and what to pass
-    +-- BlockingRead (RuntimeError)    a read that would block an event loop, or wait for itself
-    +-- MissingDependency (ImportError)    an extra is not installed; names the pip command
-    +-- BackendError                   the model side refused or failed; `.code` is stable over process borders
-    |   +-- RequestRefused (ValueError)    the request is wrong; nothing was computed
-    |   |   +-- PromptTooLong, ConstraintInvalid, ConstraintUnsupported, ConstraintTooLarge, ConstraintUnreachable,
-    |   |       UnencodableText
-    |   +-- ModelNotFound (LookupError), ModelUnsupported (ValueError)
-    |   +-- EngineFailed (RuntimeError)    a step of the model crashed; `__cause__` is the original
-    |   +-- BackendUnavailable (ConnectionError)   cannot be reached, or answered with a server error
-    +-- Cancelled (RuntimeError)       the run, branch or call was cancelled
-    +-- RunTimeout (TimeoutError)      a time limit that the caller set has passed
-    +-- IncompleteOutput (ValueError)  a constrained output was cut by max_tokens; has the partial text
-    +-- InvalidOutput (ValueError)     an output is not of the type it is read as; has the JSON pointer to the place
+LmprogError                        base; `.hint` says what to do
++-- UnknownVariable (KeyError)     `s["x"]` of a name no step sets; lists the known names
++-- InvalidArgument (ValueError)   a value that can never work; raised where it is written
++-- UnknownParameter (TypeError)   a keyword nobody knows; guesses the typo
++-- UnsupportedParameter (ValueError)  known, but this backend has no such thing; names both
++-- NoBackend (RuntimeError)       a program was run with no backend given or set
++-- NotTraceable (RuntimeError)    a program cannot be traced; names the line and what to pass
++-- BlockingRead (RuntimeError)    a read that would block an event loop, or wait for itself
++-- MissingDependency (ImportError)    an extra is not installed; names the pip command
++-- BackendError                   the model side refused or failed; `.code` is stable over process borders
+|   +-- RequestRefused (ValueError)    the request is wrong; nothing was computed
+|   |   +-- PromptTooLong, ConstraintInvalid, ConstraintUnsupported, ConstraintTooLarge, ConstraintUnreachable,
+|   |       UnencodableText
+|   +-- ModelNotFound (LookupError), ModelUnsupported (ValueError)
+|   +-- EngineFailed (RuntimeError)    a step of the model crashed; `__cause__` is the original
+|   +-- BackendUnavailable (ConnectionError)   cannot be reached, or answered with a server error
++-- Cancelled (RuntimeError)       the run, branch or call was cancelled
++-- RunTimeout (TimeoutError)      a time limit that the caller set has passed
++-- IncompleteOutput (ValueError)  a constrained output was cut by max_tokens; has the partial text
++-- InvalidOutput (ValueError)     an output is not of the type it is read as; has the JSON pointer to the place
 """
 
 from __future__ import annotations

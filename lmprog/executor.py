@@ -70,6 +70,8 @@ class Executor:
     def __init__(self, label: str, settings: Settings, record: Record, on_done: Callback | None = None) -> None:
         self.label = label  # for error notes: "program 'judge', branch 'clarity'"
         self.record = record  # of the state as a whole
+        self.steps_taken: list[Record] = []  # its children, as long as they grow
+        record.children = self.steps_taken
         self.settings = settings
         self.failure: BaseException | None = None
         self._traceback: TracebackType | None = None  # of the failure; raising it again must not make it longer
@@ -83,7 +85,7 @@ class Executor:
         self._has_arrived = False  # the running step's end came before its start() had returned
         self._call: PendingCall | None = None
         self._call_rank = 0
-        self._wakeups: list[Callback] = []
+        self._wakeups: tuple[Callback, ...] = ()  # most states are never waited for
         self._lock = threading.Lock()
         self._driver: int | None = None  # the thread that is running steps now
 
@@ -247,10 +249,11 @@ class Executor:
     def _close(self) -> None:
         if self.failure is None:
             self.record.ended, self.record.status = time.perf_counter(), "done"
-        if self._stream is not None:
-            self._stream.close()
-        if self._on_done is not None:
-            self._on_done()
+        stream, on_done, self._stream, self._on_done = self._stream, self._on_done, None, None
+        if stream is not None:
+            stream.close()
+        if on_done is not None:
+            on_done()
 
     def take_stream_of(self, other: Executor) -> None:
         """Go on with the stream of an executor that is idle, and that ends now."""
@@ -265,7 +268,7 @@ class Executor:
         with self._lock:
             if is_ready():
                 return False
-            self._wakeups.append(callback)
+            self._wakeups = (*self._wakeups, callback)
             return True
 
     def wake(self) -> None:
@@ -273,7 +276,7 @@ class Executor:
         with self._lock:
             if not self._wakeups:
                 return
-            wakeups, self._wakeups = self._wakeups, []
+            wakeups, self._wakeups = self._wakeups, ()
         for each in wakeups:
             each()
 

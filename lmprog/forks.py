@@ -241,8 +241,7 @@ def _is_over(executor: Executor) -> bool:
 
 
 def _finish_time(executor: Executor) -> float:
-    steps = executor.record.children
-    return steps[-1].ended if steps else 0.0
+    return executor.steps_taken[-1].ended if executor.steps_taken else 0.0
 
 
 class _Gathered:
@@ -306,4 +305,3 @@ def checked_count(k: Any, available: int) -> int:
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= available:
         raise InvalidArgument(f"first takes a number from 1 to {available}, the number of branches, not {k!r}.")
     return k
-

@@ -455,8 +455,8 @@ def _signature_without_state(function: Callable[..., Any]) -> inspect.Signature:
 
 def _adopt(caller: RunContext, run: Run[Any]) -> None:
     """A run that a program starts belongs to it: its usage counts there, and it stops when that stops."""
-    caller.root._calls.append(run)
-    caller.root._executor.record.children.append(run._executor.record)
+    caller.root._below.append(run)
+    caller.root._executor.steps_taken.append(run._executor.record)
     caller.add_call(run._run)
 
 

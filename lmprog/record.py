@@ -6,7 +6,7 @@ may see a `gen` whose text still grows. Times are `time.perf_counter()` seconds 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -49,13 +49,13 @@ class Record:
     text: str = ""  # what the step put into the transcript; empty for states, forks and role marks
     status: Status = "waiting"
     usage: Usage = NO_USAGE  # of this record's own model call, children not counted
-    timing: Mapping[str, float] = field(default_factory=lambda: NOTHING)  # as the backend reports: queue, first_token, total
-    meta: Mapping[str, Any] = field(default_factory=lambda: NOTHING)  # finish_reason, matched_stop, choices, scores, ...
+    timing: Mapping[str, float] = field(default_factory=lambda: NOTHING)  # seconds: queue, first_token, total
+    meta: Mapping[str, Any] = field(default_factory=lambda: NOTHING)  # finish_reason, choices, scores, ...
     started: float = 0.0
     ended: float = 0.0
     location: str = ""  # "path/file.py:12" of the program line that appended the step
     error: BaseException | None = None
-    children: list[Record] = field(default_factory=list, repr=False)
+    children: Sequence[Record] = field(default=(), repr=False)
 
     def segments(self) -> list[Segment]:
         """The text by source. A backend that knows which text it forced reports `meta["segments"]`."""

@@ -25,7 +25,7 @@ class SamplesStep(WaitStep):
         count = call.sampling.n or 1
         self._samples = [Record("gen", record.name, location=record.location) for _ in range(count)]
         self._variables = [Written(record.name, sample, convert) for sample in self._samples]
-        record.children = [Record("branch", str(i), children=[sample]) for i, sample in enumerate(self._samples)]
+        record.children = [Record("branch", str(i)) for i in range(count)]
         if call.sampling.temperature == 0:
             _warn_of_equal_samples(count, record.location)
 
@@ -36,6 +36,7 @@ class SamplesStep(WaitStep):
         self._wait_for([self._executor_of(i, executor) for i in range(len(self._samples))])
         streams = executor.stream.fork(len(self._branches))
         for index, (branch, stream) in enumerate(zip(self._branches, streams, strict=True)):
+            branch.steps_taken.append(self._samples[index])
             branch.append(GenStep(self._samples[index], replace(self._call, sampling=self._sampling_of(index))))
             branch.start(stream, executor.transcript)
         return super().start(executor)

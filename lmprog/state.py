@@ -67,10 +67,10 @@ class State:
         self._variables = variables
         self._open_role = open_role
         self._path = path
-        self._branches: list[State] = []
-        self._calls: list[State] = []  # runs that this state's code started
+        self._below: list[State] = []  # branches, and runs that the program started
+        self._forked = 0
         self._appended = 0
-        self._changed: set[str] = set()  # names set here, not inherited
+        self._changed: frozenset[str] = frozenset()  # names set here, not inherited
 
     @property
     def _run(self) -> RunContext:
@@ -104,7 +104,7 @@ class State:
         if self._executor.is_ended:
             raise InvalidArgument(f"Nothing can be appended to {self._executor.label} any more: it has ended.")
         self._appended += 1
-        self._executor.record.children.append(step.record)
+        self._executor.steps_taken.append(step.record)
         self._executor.append(step)
 
     def _append_text(self, node: Text, location: str) -> None:
@@ -159,7 +159,7 @@ class State:
     def _declare(self, name: str | None, variable: Variable) -> None:
         if name is not None:
             self._variables[name] = variable
-            self._changed.add(name)
+            self._changed |= {name}
             self._executor.wake()
 
     # -- turns and scopes -----------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ class State:
 
     def _family(self) -> Iterator[State]:
         yield self
-        for each in (*self._branches, *self._calls):
+        for each in tuple(self._below):
             yield from each._family()
 
     def _find(self, name: str) -> Variable:
@@ -377,7 +377,8 @@ class State:
         executor = Executor(label, self._run.settings, Record("branch", str(name)), self._run.executor_is_done)
         variables = {key: variable.for_branch(key) for key, variable in self._variables.items()}
         state = self._child(executor, own, variables)
-        self._branches.append(state)
+        self._below.append(state)
+        self._forked += 1
         self._run.add(executor)
         return state
 
@@ -389,7 +390,7 @@ class State:
             weaker=self._weaker,
             variables=variables,
             open_role=self._open_role,
-            path=(*self._path, len(self._branches)),
+            path=(*self._path, self._forked),
         )
 
     @contextlib.contextmanager

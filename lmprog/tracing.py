@@ -211,7 +211,7 @@ class TracedState(State):
             self._tracer, self._run, f"{self._executor.label}, branch {name!r}", variables, self._open_role
         )
         branch._list_lengths = dict(self._list_lengths)
-        self._branches.append(branch)
+        self._below.append(branch)
         return branch
 
     def _group(self, names: Sequence[BranchName], states: Sequence[State], common: Sampling) -> Branches:

@@ -149,7 +149,9 @@ def test_text_is_rendered_from_messages(ops: list[Any], seed: int) -> None:
     assert chat.render(state.messages()) == state.text() == oracle.text
 
 
-branch_sets = st.lists(st.lists(st.tuples(NAMES, st.sampled_from(["gen", "set", "fail"])), max_size=4), min_size=1, max_size=5)
+branch_sets = st.lists(
+    st.lists(st.tuples(NAMES, st.sampled_from(["gen", "set", "fail"])), max_size=4), min_size=1, max_size=5
+)
 
 
 @SETTINGS
@@ -204,9 +206,7 @@ def test_stops_cut_at_the_first_place(answer: str, stops: list[str], min_tokens:
         assert cut.text == answer
 
 
-tries = st.lists(
-    st.lists(st.integers(0, 2), min_size=1, max_size=3).map(tuple), min_size=1, max_size=6, unique=True
-)
+tries = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=3).map(tuple), min_size=1, max_size=6, unique=True)
 
 
 @SETTINGS

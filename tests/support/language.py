@@ -12,7 +12,11 @@ from lmprog import ScriptedBackend, assistant, function, gen, select, user
 
 
 def threads_of_the_language() -> list[threading.Thread]:
-    return [t for t in threading.enumerate() if t is not threading.current_thread() and t.name.startswith(("lmprog", "Thread-"))]
+    return [
+        t
+        for t in threading.enumerate()
+        if t is not threading.current_thread() and t.name.startswith(("lmprog", "Thread-"))
+    ]
 
 
 @contextmanager
@@ -109,4 +113,6 @@ PROGRAMS = [straight, forked, joined, appended, nested, scoped, caller]
 
 def counting(**options: Any) -> ScriptedBackend:
     """Answers with the number of the call, so that every output is different."""
-    return ScriptedBackend(lambda call: f" n{call.number}", scores=lambda call: dict.fromkeys(call.choices, -1.0), **options)
+    return ScriptedBackend(
+        lambda call: f" n{call.number}", scores=lambda call: dict.fromkeys(call.choices, -1.0), **options
+    )

@@ -1,4 +1,7 @@
-"""A batch that a test kills in the middle: `python resumable_batch.py OUT COUNT`. Appends one line to OUT.ran per run item."""
+"""A batch that a test kills in the middle: `python resumable_batch.py OUT COUNT`.
+
+Each item that runs appends a line to OUT.ran.
+"""
 
 import os
 import sys

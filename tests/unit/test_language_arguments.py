@@ -92,7 +92,9 @@ def test_misspelt_keyword_is_guessed(wrong: str, guess: str) -> None:
 
 
 def test_unknown_keyword_without_a_guess_lists_the_known() -> None:
-    with pytest.raises(UnknownParameter, match=r"select\(\) has no parameter 'zzz'; it knows name, choices, temperature"):
+    with pytest.raises(
+        UnknownParameter, match=r"select\(\) has no parameter 'zzz'; it knows name, choices, temperature"
+    ):
         select("x", ["a"], zzz=1)  # type: ignore[call-arg]
 
 
@@ -111,7 +113,7 @@ def test_bad_regex_has_reason_and_position(pattern: str, position: int) -> None:
 
 
 def test_huge_regex_is_an_error_and_no_crash() -> None:
-    with pytest.raises(InvalidArgument, match="nested too deeply|not a regular expression"):
+    with pytest.raises(InvalidArgument, match=r"nested too deeply|not a regular expression"):
         gen("x", regex="(" * 60_000 + ")" * 60_000)
 
 
@@ -167,7 +169,14 @@ def test_contradictions_are_refused(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "answer", "value"),
-    [(int, " -42", -42), ("int", "7", 7), (float, "2.5e3", 2500.0), (bool, " True", True), (bool, "false", False), (str, '"a b"', '"a b"')],
+    [
+        (int, " -42", -42),
+        ("int", "7", 7),
+        (float, "2.5e3", 2500.0),
+        (bool, " True", True),
+        (bool, "false", False),
+        (str, '"a b"', '"a b"'),
+    ],
 )
 def test_dtype(dtype: Any, answer: str, value: Any) -> None:
     @function

@@ -45,7 +45,9 @@ def test_plain_run_of_an_async_program_outside_a_loop() -> None:
 
 def test_run_of_an_async_program_inside_a_loop_names_the_other_form() -> None:
     async def main() -> None:
-        with pytest.raises(BlockingRead, match=r"chat\.run\(\) cannot wait inside a running event loop; write: await chat\.arun"):
+        with pytest.raises(
+            BlockingRead, match=r"chat\.run\(\) cannot wait inside a running event loop; write: await chat\.arun"
+        ):
             chat.run(question="x", backend=counting())
 
     asyncio.run(main())
@@ -94,7 +96,7 @@ def test_read_that_would_block_the_loop_is_refused_with_the_way_out() -> None:
         return s["a"]
 
     async def main(backend: ScriptedBackend) -> None:
-        with pytest.raises(BlockingRead, match='write `await s`'):
+        with pytest.raises(BlockingRead, match="write `await s`"):
             await wrong.arun(backend=backend)
 
     backend = counting(delay=0.01)
@@ -136,7 +138,9 @@ def test_half_of_fifty_runs_cancelled() -> None:
     backend = counting(delay=lambda call: 5 if "bad" in call.prompt else 0.01)
 
     async def main() -> list[Any]:
-        tasks = [asyncio.ensure_future(chat.arun(question="bad" if i % 2 else "good", backend=backend)) for i in range(50)]
+        tasks = [
+            asyncio.ensure_future(chat.arun(question="bad" if i % 2 else "good", backend=backend)) for i in range(50)
+        ]
         await asyncio.sleep(0.02)
         for task in tasks[1::2]:
             task.cancel()
@@ -242,6 +246,7 @@ def test_race_and_call() -> None:
         assert outer.run(backend=backend).ret_value == (" n1", " n3", [" n3"])
 
 
+@pytest.mark.slow
 def test_ten_thousand_runs_on_few_threads() -> None:
     backend = ScriptedBackend("x", delay=0.02)
 

@@ -90,7 +90,10 @@ def test_raise_on_error_raises_the_first_in_order_and_cancels_the_rest() -> None
     boom = [RuntimeError(f"boom {i}") for i in range(8)]
     backend = echo(errors={3: boom[3], 2: boom[2]}, delay=lambda call: 0.05 if call.number == 2 else 0.001)
     with no_threads_left():
-        assert error_of(lambda: ask.run_batch(questions(50), backend=backend, num_threads=1, raise_on_error=True)) is boom[2]
+        assert (
+            error_of(lambda: ask.run_batch(questions(50), backend=backend, num_threads=1, raise_on_error=True))
+            is boom[2]
+        )
     assert len(backend.calls) < 10
     assert backend.open_streams == 0
 
@@ -134,11 +137,11 @@ def test_error_of_the_iterable_comes_after_the_items_it_gave() -> None:
         yield from questions(3)
         raise OSError("disk")
 
-    seen = []
-    with no_threads_left(), pytest.raises(OSError, match="disk"):
-        for run in ask.run_batch(items(), backend=echo(delay=0.005), generator_style=True):
-            seen.append(run["answer"])
-    assert seen == ["q0", "q1", "q2"]
+    with no_threads_left():
+        runs = ask.run_batch(items(), backend=echo(delay=0.005), generator_style=True)
+        assert [next(runs)["answer"] for _ in range(3)] == ["q0", "q1", "q2"]
+        with pytest.raises(OSError, match="disk"):
+            next(runs)
 
 
 def test_generator_style_is_lazy_and_bounded() -> None:
@@ -297,7 +300,7 @@ def test_torn_last_line_is_cut_off(tmp_path: Path) -> None:
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
     out = tmp_path / "notes.txt"
     out.write_text("my notes\n")
-    with pytest.raises(InvalidArgument, match="Line 1 of .*notes.txt was not written by a batch"):
+    with pytest.raises(InvalidArgument, match=r"Line 1 of .*notes\.txt was not written by a batch"):
         ask.run_batch(questions(1), backend=echo(), resume=out)
     assert out.read_text() == "my notes\n"
 

@@ -29,6 +29,7 @@ def tree(s, name):
             leaves.join()
 
 
+@pytest.mark.slow
 def test_a_thousand_programs_of_27_leaves_on_bounded_threads() -> None:
     backend = ScriptedBackend(lambda call: f" <{call.prompt}>", delay=0.01)
     most = 0

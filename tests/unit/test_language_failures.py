@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -101,19 +102,25 @@ def test_fault_at_every_call(program: Any, delay: float) -> None:
         boom = RuntimeError(f"boom at call {k}")
         backend = counting(delay=delay, errors={k: boom})
         with no_threads_left():
-            try:
-                state = program.run(backend=backend)
-            except RuntimeError as error:  # the body itself read the failed value
-                assert error is boom
-            else:
-                assert [r for r in state.record.walk() if r.error is boom]
-                names = [*state.variables(), "never_set"]
-                if state.error() is None:
-                    continue
-                for read in [state.text, state.messages, *(lambda name=name: state[name] for name in names)]:
-                    assert error_of(read) is boom
+            _expect_in_every_read(boom, program, backend)
         assert backend.open_streams == 0
         assert backend.running == 0
+
+
+def _expect_in_every_read(boom: RuntimeError, program: Any, backend: ScriptedBackend) -> None:
+    try:
+        state = program.run(backend=backend)
+    except RuntimeError as error:  # the body itself read the failed value
+        assert error is boom  # noqa: PT017
+        return
+    assert [record for record in state.record.walk() if record.error is boom]
+    if state.error() is not None:
+        reads = [
+            state.text,
+            state.messages,
+            *(partial(state.__getitem__, n) for n in (*state.variables(), "never_set")),
+        ]
+        assert [error_of(read) for read in reads] == [boom] * len(reads)
 
 
 @pytest.mark.parametrize("stream", [False, True])

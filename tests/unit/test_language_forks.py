@@ -177,8 +177,9 @@ def test_with_block_ends_the_branches_and_cancels_them_on_error() -> None:
             done += "more"
         assert done[0]["x"] == " n1"
         assert backend.open_streams == 1
-        with pytest.raises(RuntimeError, match="oops"), s.fork(2) as failed:
-            failed += gen("x")
+        failed = s.fork(2)
+        failed += gen("x")
+        with pytest.raises(RuntimeError, match="oops"), failed:
             raise RuntimeError("oops")
         assert isinstance(error_of(lambda: failed[1]["x"]), Cancelled)
 
@@ -302,7 +303,7 @@ def test_join_by_text_refuses_turns_that_do_not_fit() -> None:
 
 @pytest.mark.parametrize("options", [{"mode": "sum"}, {"on_error": "ignore"}])
 def test_bad_join(options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument, match="join has|on_error is"):
+    with pytest.raises(InvalidArgument, match=r"join has|on_error is"):
         run(lambda s: s.fork(1).join(**options))
 
 
@@ -381,7 +382,10 @@ def test_samples_of_one_gen(delay: float) -> None:
 
 
 def test_typed_samples() -> None:
-    assert run(lambda s: s.__iadd__(gen("x", n=2, dtype=int, temperature=1.0)), ScriptedBackend(["1", "2"]))["x"] == [1, 2]
+    assert run(lambda s: s.__iadd__(gen("x", n=2, dtype=int, temperature=1.0)), ScriptedBackend(["1", "2"]))["x"] == [
+        1,
+        2,
+    ]
 
 
 def test_samples_at_temperature_zero_warn_at_the_program_line() -> None:
@@ -431,7 +435,9 @@ def test_first_passes_over_failures_and_raises_when_too_many_fail() -> None:
 
     assert run(lambda s: body(s, 2), counting(errors={1: down}, delay=0.005)).ret_value == [" n2", " n3"]
     with no_threads_left():
-        assert error_of(lambda: run(lambda s: body(s, 3), counting(errors={2: down}, delay=by_number(5, 0.01, 5)))) is down
+        assert (
+            error_of(lambda: run(lambda s: body(s, 3), counting(errors={2: down}, delay=by_number(5, 0.01, 5)))) is down
+        )
 
 
 @pytest.mark.parametrize("k", [0, 4, True, "1"])

@@ -26,7 +26,7 @@ def test_exported_names() -> None:
 
 def test_unknown_attribute() -> None:
     with pytest.raises(AttributeError, match="module 'lmprog' has no attribute 'generate'"):
-        lmprog.generate
+        _ = lmprog.generate
 
 
 def test_import_is_quick_and_loads_no_library() -> None:
@@ -39,7 +39,7 @@ def test_import_is_quick_and_loads_no_library() -> None:
     assert out.stdout.strip() == "True []"
 
 
-SNIPPET = '''
+SNIPPET = """
 from typing import Any
 from typing_extensions import assert_type
 from lmprog import Program, Run, State, function, gen
@@ -73,7 +73,7 @@ async def main() -> None:
     Agent().step("five")    # error: arg-type
     gen("x", temprature=1)  # error: call-overload
     judge.with_options(temperature=0)("x", style="y")  # error: arg-type
-'''
+"""
 
 
 @pytest.mark.slow
@@ -89,6 +89,8 @@ def test_types_survive_the_decorator(tmp_path: Path) -> None:
         cache = f"--cache-dir={tmp_path / 'cache'}"
         report, complaints, _ = api.run(["--no-error-summary", f"--config-file={config}", cache, str(file)])
     assert complaints == ""
-    found = {int(line.split(":")[1]) for line in report.splitlines() if line.startswith(str(file)) and ": error:" in line}
+    found = {
+        int(line.split(":")[1]) for line in report.splitlines() if line.startswith(str(file)) and ": error:" in line
+    }
     expected = {i for i, line in enumerate(SNIPPET.splitlines(), start=1) if "# error:" in line}
     assert found == expected, report

@@ -41,7 +41,9 @@ class Collected:
         return self.result
 
 
-def generate(backend: ScriptedBackend, prompt: str = "", constraint: Constraint | None = None, **sampling: Any) -> GenerateResult:
+def generate(
+    backend: ScriptedBackend, prompt: str = "", constraint: Constraint | None = None, **sampling: Any
+) -> GenerateResult:
     stream = backend.open_stream()
     stream.append_text(prompt)
     collected = Collected()
@@ -147,7 +149,11 @@ def test_max_tokens_counts_words(limit: int, text: str, reason: str) -> None:
 
 @pytest.mark.parametrize(
     ("constraint", "bad"),
-    [(Constraint("regex", "[0-9]+"), "12a"), (Constraint("choices", '["a", "b"]'), "c"), (Constraint("json_schema", "{}"), "{")],
+    [
+        (Constraint("regex", "[0-9]+"), "12a"),
+        (Constraint("choices", '["a", "b"]'), "c"),
+        (Constraint("json_schema", "{}"), "{"),
+    ],
 )
 def test_answer_that_breaks_its_constraint_is_the_scripts_mistake(constraint: Constraint, bad: str) -> None:
     with pytest.raises(InvalidArgument, match=re.escape(repr(bad))):
@@ -166,7 +172,9 @@ def test_scores_follow_the_answer() -> None:
 
 
 def test_scores_given_and_unconditional() -> None:
-    backend = ScriptedBackend(scores={"a": -1.0, "b": [-2.0, -3.0]}, unconditional_scores=lambda _: {"a": -4.0, "b": -5.0})
+    backend = ScriptedBackend(
+        scores={"a": -1.0, "b": [-2.0, -3.0]}, unconditional_scores=lambda _: {"a": -4.0, "b": -5.0}
+    )
     a, b = score(backend, ["a", "b"], unconditional=True).choices
     assert (a.logprobs, a.unconditional, b.logprobs, b.unconditional) == ((-1.0,), (-4.0,), (-2.0, -3.0), (-5.0,))
     with pytest.raises(InvalidArgument, match="no score for the choice 'c'"):
@@ -237,7 +245,11 @@ def test_cancel_reports_once_and_the_stream_is_unchanged() -> None:
 def test_token_delay_spreads_the_deltas_and_cancel_stops_them() -> None:
     collected = Collected()
     got_two = threading.Event()
-    sink = Sink(lambda text: (collected.deltas.append(text), len(collected.deltas) == 2 and got_two.set()), collected.sink.done, collected.sink.fail)  # type: ignore[arg-type, return-value]
+    sink = Sink(
+        lambda text: (collected.deltas.append(text), len(collected.deltas) == 2 and got_two.set()),
+        collected.sink.done,
+        collected.sink.fail,
+    )  # type: ignore[arg-type, return-value]
     backend = ScriptedBackend("a b c d e f", token_delay=0.01)
     pending = backend.open_stream().generate(GenerateCall(Sampling(), wants_deltas=True), sink)
     assert got_two.wait(2)

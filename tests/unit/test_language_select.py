@@ -43,7 +43,11 @@ def test_rules(method: str, winner: str) -> None:
     assert state.text() == "Pick:" + winner
     assert backend.calls[0].unconditional == (method == "unconditional_likelihood_normalized")
     info = state.get_meta_info("x")
-    assert (info["method"], info["choices"], info["logprobs"]) == (method, tuple(BIASED), tuple(map(tuple, BIASED.values())))
+    assert (info["method"], info["choices"], info["logprobs"]) == (
+        method,
+        tuple(BIASED),
+        tuple(map(tuple, BIASED.values())),
+    )
     assert len(info["scores"]) == 3
 
 
@@ -53,7 +57,9 @@ def test_default_rule_and_all_names_are_public() -> None:
     assert run(select("x", list(BIASED), 0.0, lmprog.sum_logprob), ScriptedBackend(scores=BIASED))["x"] == "cat"
 
 
-def score(text: str, logprobs: list[float], ids: list[int] | None = None, alone: list[float] | None = None) -> ChoiceScore:
+def score(
+    text: str, logprobs: list[float], ids: list[int] | None = None, alone: list[float] | None = None
+) -> ChoiceScore:
     return ChoiceScore(text, tuple(logprobs), tuple(ids or ()), None if alone is None else tuple(alone))
 
 
@@ -68,7 +74,11 @@ def test_values_of_the_rules() -> None:
 def test_greedy_walks_the_token_trie() -> None:
     """The first token decides between groups, the next within them; a choice that ended takes part with its mean."""
     walk = METHODS["greedy_token_selection"]
-    kill, skill, skull = score("kill", [-3.0], [1]), score("skill", [-1.0, -9.0], [2, 3]), score("skull", [-1.0, -8.0], [2, 4])
+    kill, skill, skull = (
+        score("kill", [-3.0], [1]),
+        score("skill", [-1.0, -9.0], [2, 3]),
+        score("skull", [-1.0, -8.0], [2, 4]),
+    )
     assert walk([kill, skill, skull]) == [0, 0, 1]
     cat, catalogue = score("cat", [-1.0], [5]), score("catalogue", [-1.0, -0.5], [5, 6])
     assert walk([cat, catalogue]) == [0, 1]
@@ -106,7 +116,10 @@ def test_empty_choice_wins_by_sum_and_loses_by_mean() -> None:
 
 def test_prefix_never_loses_to_its_continuation_by_sum() -> None:
     scores = {"cat": [-2.0], "catalogue": [-2.0, -0.0]}
-    assert run(select("x", ["cat", "catalogue"], choices_method="sum_logprob"), ScriptedBackend(scores=scores))["x"] == "cat"
+    assert (
+        run(select("x", ["cat", "catalogue"], choices_method="sum_logprob"), ScriptedBackend(scores=scores))["x"]
+        == "cat"
+    )
 
 
 def test_unencodable_choice_is_the_backends_error_in_the_right_place() -> None:
@@ -122,7 +135,9 @@ def test_select_takes_the_best_whole_choice_and_a_constrained_gen_goes_step_by_s
     """A fake model whose first token favours the bad choice: a greedy gen is lured, select is not."""
     tokens = {"skill": [-0.1, -9.0], "kill": [-2.0]}
     best = run(select("x", ["skill", "kill"]), ScriptedBackend(scores=tokens))
-    greedy = run(select("x", ["skill", "kill"], choices_method="greedy_token_selection"), ScriptedBackend(scores=tokens))
+    greedy = run(
+        select("x", ["skill", "kill"], choices_method="greedy_token_selection"), ScriptedBackend(scores=tokens)
+    )
     assert (best["x"], greedy["x"]) == ("kill", "skill")
 
 

@@ -19,6 +19,7 @@ from lmprog import (
     assistant,
     assistant_begin,
     assistant_end,
+    chat,
     function,
     gen,
     role,
@@ -29,7 +30,6 @@ from lmprog import (
     user_begin,
     user_end,
 )
-from lmprog import chat
 from tests.support.language import PROGRAMS, counting
 
 
@@ -39,10 +39,24 @@ def run(body: Any, backend: ScriptedBackend | None = None, **options: Any) -> An
 
 @pytest.mark.parametrize(
     "text",
-    ["{name}", "[ANSWER]", "{{gen 'x'}}", "%s", "{% raw %}", "$x", "}", "{", "\\n", "<|im_end|>", "a\x00b", "\ud83d\ude00", f"{ {'k': 1}['k'] }"],
+    [
+        "{name}",
+        "[ANSWER]",
+        "{{gen 'x'}}",
+        "%s",
+        "{% raw %}",
+        "$x",
+        "}",
+        "{",
+        "\\n",
+        "<|im_end|>",
+        "a\x00b",
+        "\ud83d\ude00",
+        f"{ {'k': 1}['k'] }",
+    ],
 )
 def test_prompt_text_is_literal(text: str) -> None:
-    name = ANSWER = x = "unchanged"
+    name = answer = x = "unchanged"
 
     def body(s: Any) -> None:
         nonlocal name
@@ -52,7 +66,7 @@ def test_prompt_text_is_literal(text: str) -> None:
     backend = ScriptedBackend("!")
     assert run(body, backend).text() == text + "<|im_start|>user\n" + text + "<|im_end|>\n!"
     assert backend.calls[0].prompt == text + "<|im_start|>user\n" + text + "<|im_end|>\n"
-    assert name == ANSWER == x == "unchanged"
+    assert name == answer == x == "unchanged"
 
 
 def test_appending_forms() -> None:
@@ -60,7 +74,7 @@ def test_appending_forms() -> None:
         s += "a"
         s += ["b", gen("x"), ("c", ["d"])]
         s += "e" + gen() + "f" + ["g"]
-        s += ["h"] + gen("y")
+        s += ["h"] + gen("y")  # noqa: RUF005 - this form is what is tested
         s += lambda state: "i" + state["x"]
         s += lambda state: state.__iadd__("j")
         s += lambda _: None
@@ -95,7 +109,11 @@ def test_all_forms_of_turns_are_equal(form: str) -> None:
             s.role("assistant", "A")
 
     state = run(body)
-    expected = [{"role": "system", "content": "S"}, {"role": "user", "content": "U!"}, {"role": "assistant", "content": "A"}]
+    expected = [
+        {"role": "system", "content": "S"},
+        {"role": "user", "content": "U!"},
+        {"role": "assistant", "content": "A"},
+    ]
     assert state.messages() == expected
     assert state.text() == chat.render(expected)
 
@@ -248,7 +266,13 @@ def test_meta_info() -> None:
 
     state = run(body, ScriptedBackend("a b c", scores={"a": [-1.0, -2.0], "b": -0.5}))
     info = state.get_meta_info("x")
-    wanted = {"finish_reason": "length", "matched_stop": None, "is_complete": True, "prompt_tokens": 2, "completion_tokens": 2}
+    wanted = {
+        "finish_reason": "length",
+        "matched_stop": None,
+        "is_complete": True,
+        "prompt_tokens": 2,
+        "completion_tokens": 2,
+    }
     assert wanted.items() <= info.items()
     info = state.get_meta_info("c")
     assert (info["choices"], info["scores"], info["logprobs"]) == (("a", "b"), (-1.5, -0.5), ((-1.0, -2.0), (-0.5,)))
@@ -265,7 +289,7 @@ def test_stop_text_is_nowhere_in_the_state() -> None:
 
 def test_typed_output_that_was_cut_has_the_partial_text() -> None:
     state = run(lambda s: s.__iadd__(gen("x", schema={}, max_tokens=1) + "go on"), ScriptedBackend('{"a": 1}'))
-    with pytest.raises(IncompleteOutput, match="'x' was cut at 5 characters.*raise max_tokens") as first:
+    with pytest.raises(IncompleteOutput, match=r"'x' was cut at 5 characters.*raise max_tokens") as first:
         state["x"]
     assert first.value.partial == '{"a":'
     assert state.text() == '{"a":go on'  # the text itself is fine
@@ -283,7 +307,9 @@ def test_typed_output_of_any_type() -> None:
         born: datetime.date
 
     answer = '{"name":"Ann","born":"1990-01-02"}'
-    state = run(lambda s: s.__iadd__(gen("p", type=Person) + gen("n", schema=list[int])), ScriptedBackend([answer, "[1,2]"]))
+    state = run(
+        lambda s: s.__iadd__(gen("p", type=Person) + gen("n", schema=list[int])), ScriptedBackend([answer, "[1,2]"])
+    )
     assert (state["p"], state["n"]) == (Person("Ann", datetime.date(1990, 1, 2)), [1, 2])
     assert state["p"] is state["p"]
 
@@ -344,7 +370,9 @@ VALUES: dict[str, tuple[Any, Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", VALUES)
-@pytest.mark.parametrize("levels", ["gen run function backend", "run function backend", "function backend", "backend", ""])
+@pytest.mark.parametrize(
+    "levels", ["gen run function backend", "run function backend", "function backend", "backend", ""]
+)
 def test_precedence_gen_run_function_backend(name: str, levels: str) -> None:
     first, second, third = VALUES[name]
     given = dict(zip(levels.split(), [first, second, third, second], strict=False))

@@ -85,7 +85,9 @@ def test_failure_ends_the_stream_with_the_original_error() -> None:
 
 def test_only_streaming_runs_ask_for_deltas() -> None:
     class Asked(ScriptedBackend):
-        seen: list[bool] = []
+        def __init__(self) -> None:
+            super().__init__("x")
+            self.seen: list[bool] = []
 
         def open_stream(self) -> Any:
             stream = super().open_stream()
@@ -93,7 +95,7 @@ def test_only_streaming_runs_ask_for_deltas() -> None:
             stream.generate = lambda call, sink: (self.seen.append(call.wants_deltas), original(call, sink))[1]  # type: ignore[method-assign]
             return stream
 
-    backend = Asked("x")
+    backend = Asked()
     for stream in (False, True):
         story.run(backend=backend, stream=stream).sync()
     assert backend.seen == [False, False, True, True]

@@ -112,7 +112,9 @@ def test_batches_and_hoisting() -> None:
 
 
 def test_print() -> None:
-    assert str(judge.trace()) == """\
+    assert (
+        str(judge.trace())
+        == """\
 judge(essay)
   turn   system
   text   'You grade essays.'
@@ -147,6 +149,7 @@ judge(essay)
   select grade ['a', 'b'] by token_length_normalized
   end    assistant
   text   '<{depth.note}>'"""
+    )
     assert judge.trace().variables() == ["note", "n", "copy", "verdict_text", "verdict", "grade"]
 
 
@@ -187,7 +190,7 @@ LINES: list[tuple[str, Any]] = [
     ("bool", lambda s, a: 1 if a else 2),
     ("eq", lambda s, a: s["x"] == "yes"),
     ("len", lambda s, a: len(a)),
-    ("iter", lambda s, a: [q for q in a]),
+    ("iter", lambda s, a: list(a)),
     ("int", lambda s, a: int(s["x"])),
     ("float", lambda s, a: float(a)),
     ("index", lambda s, a: range(a)),
@@ -207,7 +210,9 @@ def test_data_dependent_course_is_named(operation: str, use: Any) -> None:
         s += gen("x")
         use(s, a)
 
-    pattern = rf"{__file__}:\d+: {operation} needs the value of the (argument 'a'|variable 'x'), which a trace does not know"
+    pattern = (
+        rf"{__file__}:\d+: {operation} needs the value of the (argument 'a'|variable 'x'), which a trace does not know"
+    )
     with pytest.raises(NotTraceable, match=pattern):
         program.trace()
 
