@@ -204,7 +204,7 @@ class NativeWalker:
         is_accepting = self._library.mask(self._arena_handle, self._vocabulary_handle, state, out, self._words)
         if is_accepting < 0:
             self.arena.checked(is_accepting)
-        return np.frombuffer(out, np.uint32), is_accepting == 1
+        return np.frombuffer(memoryview(out), np.uint32), is_accepting == 1
 
     def advance(self, state: int, token_id: int) -> int:
         if not 0 <= token_id < self._size:
