@@ -17,7 +17,9 @@ class RuntimeConfig:
     """What `Runtime(...)`, `lmprog serve` and `lmprog run` accept."""
 
     model: str = _help("alias, local path, .gguf file or Hugging Face id", "smollm2-135m")
-    dtype: str = _help("auto, float32, bfloat16, float16, int8 or int4; auto is bfloat16 where the processor has it", "auto")
+    dtype: str = _help(
+        "auto, float32, bfloat16, float16, int8 or int4; auto is bfloat16 where the processor has it", "auto"
+    )
     device: str = _help("auto, cpu or cuda", "auto")
     executor: str = _help("auto, cpu (one C++ call per step), torch or hf (any transformers model)", "auto")
     threads: int | None = _help("CPU threads; default: the number of cores", None)

@@ -12,68 +12,38 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
+from lmprog_runtime.admission import Group, check_request
 from lmprog_runtime.cache import CacheManager, Lease
 from lmprog_runtime.constraint.base import Grammar
 from lmprog_runtime.errors import EngineFailed, RequestAborted, RequestRefused, RuntimeFault
-from lmprog_runtime.generation import Generation, Timing
+from lmprog_runtime.generation import Generation
 from lmprog_runtime.model.executor import Executor
 from lmprog_runtime.model.sampler import DeadEnd, sample, token_logprobs
 from lmprog_runtime.model.tokenizer import Tokenizer
-from lmprog_runtime.params import check_token_ids, validate
 from lmprog_runtime.request import (
-    ChoiceTokens,
     Completion,
     Constraint,
     GenerateRequest,
     ScoreRequest,
-    ScoreResult,
     Sink,
-    Usage,
 )
 from lmprog_runtime.scheduler import ScheduledStep, Scheduler, Sequence, StepOutput
-from lmprog_runtime.scoring import ChoiceTrie, split_choices
+from lmprog_runtime.scoring import ScoreJob
 
 log = logging.getLogger("lmprog.engine")
 T = TypeVar("T")
 
 _CANCELLED = "The request was cancelled."
 
-MOST_TRIE_NODES = 256
-"""Rows of one scoring job. All of them go through the head, so this bounds its logits to 256 x vocabulary."""
-
 
 class ConstraintCompiler(Protocol):
     def __call__(self, constraint: Constraint | None, prefix_text: bytes) -> Grammar: ...
 
 
-@dataclass
-class _ScoreJob:
-    """A score request, split into tries that report their parts."""
-
-    request: ScoreRequest
-    sink: Sink
-    groups: list[list[int]]
-    tries: list[ChoiceTrie]
-    timing: Timing = field(default_factory=Timing)
-    sequences: list[Sequence] = field(default_factory=list)
-    found: list[list[float]] = field(default_factory=list)  # per trie, the logprob of each node given its parent
-    unfinished: int = 0
-
-    def result(self) -> ScoreResult:
-        ordered: dict[int, ChoiceTokens] = {}
-        for group, trie, logprobs in zip(self.groups, self.tries, self.found, strict=True):
-            ordered.update(zip(group, trie.choices(logprobs), strict=True))
-        nodes = sum(len(trie.tree.tokens) for trie in self.tries)
-        usage = Usage(len(self.request.token_ids) + nodes, self.sequences[0].cached_tokens, 0, 0)
-        choices = tuple(ordered[index] for index in range(len(self.request.choices)))
-        return ScoreResult(choices, usage, self.timing.seconds())
-
-
-_Job = Generation | _ScoreJob
+Job = Generation | ScoreJob
 
 
 class Engine:
@@ -98,7 +68,7 @@ class Engine:
         self._jump_forward, self._check_every_step = jump_forward, check_every_step
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._compile_threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="lmprog-compile")
-        self._jobs: dict[int, _Job] = {}
+        self._jobs: dict[int, Job] = {}
         self._owner: dict[Sequence, int] = {}
         self._preparing: set[int] = set()  # submitted, not yet admitted: their constraints may still be compiling
         self._cancelled: set[int] = set()  # of those, the ones aborted meanwhile
@@ -124,7 +94,7 @@ class Engine:
         """Start requests that share a prefix; the scheduler admits them together when they fit."""
         ids = [next(self._ids) for _ in requests]
         self._preparing.update(ids)
-        prepared = _Group(ids)
+        prepared: Group[Job] = Group(ids)
         for job_id, request, sink in zip(ids, requests, sinks, strict=True):
             self._prepare(job_id, request, sink, prepared)
         return ids
@@ -173,13 +143,13 @@ class Engine:
 
     # -- preparation: checks on the caller's thread, compilation on its own ----------------------------------------
 
-    def _prepare(self, job_id: int, request: GenerateRequest | ScoreRequest, sink: Sink, group: _Group) -> None:
+    def _prepare(self, job_id: int, request: GenerateRequest | ScoreRequest, sink: Sink, group: Group[Job]) -> None:
         if self._is_stopping:
             sink.fail(self._end_error("The engine is shut down; make a new runtime."))
             self._arrive(group)
             return
         try:
-            self._check(request)
+            check_request(request, self.executor.vocab_size)
         except RuntimeFault as error:
             sink.fail(error)
             self._arrive(group)
@@ -189,31 +159,7 @@ class Engine:
         else:
             self._arrive(group, (job_id, self._job(request, sink, None)))
 
-    def _check(self, request: GenerateRequest | ScoreRequest) -> None:
-        vocab = self.executor.vocab_size
-        if not request.token_ids:
-            raise RequestRefused("The prompt is empty; give at least one token of text before generating.")
-        check_token_ids("token_ids", tuple(request.token_ids), vocab)
-        if isinstance(request, GenerateRequest):
-            validate(request.params, vocab)
-            self._check_prompt_logprobs(request)
-        else:
-            self._check_choices(request, vocab)
-
-    def _check_prompt_logprobs(self, request: GenerateRequest) -> None:
-        start, length = request.params.prompt_logprobs_start, len(request.token_ids)
-        if start is not None and not 0 <= start < length:
-            raise RequestRefused(f"prompt_logprobs_start is {start}; the prompt's positions are 0 to {length - 1}.")
-
-    def _check_choices(self, request: ScoreRequest, vocab: int) -> None:
-        if not request.choices:
-            raise RequestRefused("The list of choices is empty; give at least one.")
-        for index, choice in enumerate(request.choices):
-            if not choice:
-                raise RequestRefused(f"choices[{index}] has no tokens; a choice must add at least one to the prompt.")
-            check_token_ids(f"choices[{index}]", tuple(choice), vocab)
-
-    def _compile_and_arrive(self, job_id: int, request: GenerateRequest, sink: Sink, group: _Group) -> None:
+    def _compile_and_arrive(self, job_id: int, request: GenerateRequest, sink: Sink, group: Group[Job]) -> None:
         try:
             grammar = self._compiler(request.constraint, request.prefix_text)
         except BaseException as error:  # whatever the compiler raises belongs to this request alone
@@ -222,15 +168,12 @@ class Engine:
             return
         self._arrive(group, (job_id, self._job(request, sink, grammar)))
 
-    def _job(self, request: GenerateRequest | ScoreRequest, sink: Sink, grammar: Grammar | None) -> _Job:
+    def _job(self, request: GenerateRequest | ScoreRequest, sink: Sink, grammar: Grammar | None) -> Job:
         if isinstance(request, GenerateRequest):
             return Generation(request, sink, self.tokenizer, grammar, jump_forward=self._jump_forward)
-        groups = split_choices(request.choices, MOST_TRIE_NODES)
-        tries = [ChoiceTrie([request.choices[i] for i in group]) for group in groups]
-        empty = [[0.0] * len(trie.tree.tokens) for trie in tries]
-        return _ScoreJob(request, sink, groups, tries, found=empty, unfinished=len(tries))
+        return ScoreJob.of(request, sink)
 
-    def _arrive(self, group: _Group, ready: tuple[int, _Job] | None = None) -> None:
+    def _arrive(self, group: Group[Job], ready: tuple[int, Job] | None = None) -> None:
         members = group.arrive(ready)
         if members is not None:
             self._put(lambda: self._admit(group.ids, members))
@@ -312,7 +255,7 @@ class Engine:
 
     # -- engine thread: requests in and out -------------------------------------------------------------------------
 
-    def _admit(self, ids: list[int], members: list[tuple[int, _Job]]) -> None:
+    def _admit(self, ids: list[int], members: list[tuple[int, Job]]) -> None:
         cancelled = self._cancelled.intersection(ids)
         self._cancelled -= cancelled
         self._preparing.difference_update(ids)
@@ -337,8 +280,8 @@ class Engine:
         if groups:
             self.scheduler.add(groups)
 
-    def _sequences_of(self, job: _Job) -> list[Sequence]:
-        if isinstance(job, _ScoreJob):
+    def _sequences_of(self, job: Job) -> list[Sequence]:
+        if isinstance(job, ScoreJob):
             job.sequences = [self._sequence(job.request, max_new_tokens=0, tree=trie.tree) for trie in job.tries]
             return job.sequences
         request = job.request
@@ -369,7 +312,7 @@ class Engine:
     def _end(self, job_id: int, error: BaseException, *released: Sequence) -> None:
         """Fail a job and give back what it still holds."""
         job = self._jobs.pop(job_id)
-        for sequence in job.sequences if isinstance(job, _ScoreJob) else [job.sequence]:
+        for sequence in job.sequences if isinstance(job, ScoreJob) else [job.sequence]:
             assert sequence is not None
             self._owner.pop(sequence, None)
             if sequence not in released:
@@ -389,7 +332,7 @@ class Engine:
         sampling: list[tuple[Generation, int]] = []
         for output in step.outputs:
             job = self._jobs[self._owner[output.sequence]]
-            if isinstance(job, _ScoreJob):
+            if isinstance(job, ScoreJob):
                 self._score_part(job, output, logits)
                 continue
             self._note_prompt_logprobs(job, output, logits)
@@ -431,7 +374,7 @@ class Engine:
         completion: Completion = job.complete()
         _report(job.sink.done, completion)
 
-    def _score_part(self, job: _ScoreJob, output: StepOutput, logits: Any) -> None:
+    def _score_part(self, job: ScoreJob, output: StepOutput, logits: Any) -> None:
         """The logits of an entry give the logprobs of its children in the trie."""
         sequence = output.sequence
         index = job.sequences.index(sequence)
@@ -447,30 +390,13 @@ class Engine:
         if output.first_position + output.row_count == sequence.total:
             self._finish_part(job, sequence)
 
-    def _finish_part(self, job: _ScoreJob, sequence: Sequence) -> None:
+    def _finish_part(self, job: ScoreJob, sequence: Sequence) -> None:
         self.scheduler.finish(sequence)
         job_id = self._owner.pop(sequence)
         job.unfinished -= 1
         if not job.unfinished:
             del self._jobs[job_id]
             _report(job.sink.done, job.result())
-
-
-class _Group:
-    """Counts a group's members in, from several threads, so that they can be admitted together."""
-
-    def __init__(self, ids: list[int]) -> None:
-        self.ids = ids
-        self._missing, self._lock = len(ids), threading.Lock()
-        self._ready: list[tuple[int, _Job]] = []
-
-    def arrive(self, ready: tuple[int, _Job] | None) -> list[tuple[int, _Job]] | None:
-        """The members that can be admitted, once the last one is here."""
-        with self._lock:
-            self._missing -= 1
-            if ready is not None:
-                self._ready.append(ready)
-            return sorted(self._ready, key=lambda item: item[0]) if not self._missing else None
 
 
 def _rows(logits: Any, rows: list[int]) -> Any:

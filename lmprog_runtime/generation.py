@@ -28,6 +28,7 @@ from lmprog_runtime.request import (
 )
 from lmprog_runtime.scheduler import Sequence
 from lmprog_runtime.stops import StopMatcher
+from lmprog_runtime.timing import Timing
 
 
 class Accepted(NamedTuple):
@@ -35,23 +36,6 @@ class Accepted(NamedTuple):
 
     token_ids: list[int]
     is_finished: bool
-
-
-@dataclass
-class Timing:
-    submitted: float = field(default_factory=time.monotonic)
-    started: float | None = None
-    first_token: float | None = None
-
-    def seconds(self) -> dict[str, float]:
-        now = time.monotonic()
-        started = self.started if self.started is not None else now
-        first = self.first_token if self.first_token is not None else now
-        return {
-            "queue": started - self.submitted,
-            "first_token": first - self.submitted,
-            "total": now - self.submitted,
-        }
 
 
 class Generation:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from lmprog_runtime.request import ChoiceTokens
+from lmprog_runtime import scheduler
+from lmprog_runtime.request import ChoiceTokens, ScoreRequest, ScoreResult, Sink, Usage
 from lmprog_runtime.scheduler import TokenTree
+from lmprog_runtime.timing import Timing
+
+MOST_TRIE_NODES = 256
+"""Rows of one scoring job. All of them go through the head, so this bounds its logits to 256 x vocabulary."""
 
 
 class ChoiceTrie:
@@ -45,3 +51,33 @@ def split_choices(choices: Sequence[Sequence[int]], most_nodes: int) -> list[lis
         groups[-1].append(index)
         size += len(choices[index])
     return groups
+
+
+@dataclass
+class ScoreJob:
+    """A score request, split into tries that report their parts."""
+
+    request: ScoreRequest
+    sink: Sink
+    groups: list[list[int]]
+    tries: list[ChoiceTrie]
+    timing: Timing = field(default_factory=Timing)
+    sequences: list[scheduler.Sequence] = field(default_factory=list)
+    found: list[list[float]] = field(default_factory=list)  # per trie, the logprob of each node given its parent
+    unfinished: int = 0
+
+    @classmethod
+    def of(cls, request: ScoreRequest, sink: Sink) -> ScoreJob:
+        groups = split_choices(request.choices, MOST_TRIE_NODES)
+        tries = [ChoiceTrie([request.choices[i] for i in group]) for group in groups]
+        empty = [[0.0] * len(trie.tree.tokens) for trie in tries]
+        return cls(request, sink, groups, tries, found=empty, unfinished=len(tries))
+
+    def result(self) -> ScoreResult:
+        ordered: dict[int, ChoiceTokens] = {}
+        for group, trie, logprobs in zip(self.groups, self.tries, self.found, strict=True):
+            ordered.update(zip(group, trie.choices(logprobs), strict=True))
+        nodes = sum(len(trie.tree.tokens) for trie in self.tries)
+        usage = Usage(len(self.request.token_ids) + nodes, self.sequences[0].cached_tokens, 0, 0)
+        choices = tuple(ordered[index] for index in range(len(self.request.choices)))
+        return ScoreResult(choices, usage, self.timing.seconds())
