@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 import cProfile
 import pstats
-import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 from lmprog_runtime.cache import CacheConfig, CacheManager, keys
@@ -64,6 +64,28 @@ def steps(policy: str, *, cascade: bool, running: int = 64, waiting: int = 1000,
     return percentiles(name, "ms", samples, 1e3)
 
 
+def decode(running: int, count: int = 1000) -> str:
+    """Nothing but decodes: what a step costs beside the model."""
+    random = Random(0)
+    scheduler = Scheduler(
+        SchedulerConfig(context_length=8192, max_running=running, cascade=CascadeRule(query_group=3)),
+        CacheManager(CacheConfig(num_slots=65536 * 4)),
+    )
+    head = random.choices(range(49152), k=500)
+    for _ in range(running):
+        scheduler.add(sequence(head + random.choices(range(49152), k=12), count + 100))
+    samples = []
+    for _ in range(count):
+        start = time.perf_counter()
+        step = scheduler.schedule()
+        assert step is not None
+        scheduler.complete(step)
+        for output in step.outputs:
+            scheduler.append(output.sequence, [5])
+        samples.append(time.perf_counter() - start)
+    return percentiles(f"decode step, {running} running, 512 to 1,500 tokens each", "us", samples[100:], 1e6)
+
+
 def prompt_cost(length: int, share: float) -> str:
     """From token ids to a locked row, and back into the tree: encode, match, open, publish, release."""
     random = Random(1)
@@ -115,6 +137,7 @@ def main() -> None:
         lambda: steps("lpm", cascade=False),
         lambda: steps("lpm", cascade=True),
         lambda: steps("dfs-weight", cascade=True),
+        *(partial(decode, running) for running in (1, 16, 64)),
         lambda: prompt_cost(4000, 0.0),
         lambda: prompt_cost(4000, 0.95),
         lambda: eviction_cost(1000),
@@ -122,12 +145,6 @@ def main() -> None:
     ]
     for benchmark in benchmarks:
         print(benchmark(), flush=True)
-    print(f"median of 5 empty timings: {statistics.median(_empty() for _ in range(5)) * 1e6:.2f} us")
-
-
-def _empty() -> float:
-    start = time.perf_counter()
-    return time.perf_counter() - start
 
 
 if __name__ == "__main__":

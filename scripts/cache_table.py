@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -84,16 +85,17 @@ def tree_of_thought(seed: int = 2) -> Trace:
 
 
 def fork(seed: int = 3) -> Trace:
-    """30 programs: a document of 800 tokens, 8 branches with an instruction each, then a question over all of it."""
+    """40 programs, several at a time: a document of 800 tokens, 8 branches with an instruction each, and long after
+    that a question over all of it."""
     writer = Writer(seed)
     trace: Trace = []
-    for program in range(30):
-        document, at = writer.about(800), program * 2000
+    for program in range(40):
+        document, at = writer.about(800), program * 1300
         for _ in range(8):
             prompt = document + writer.about(30)
-            trace.append(TraceRequest(prompt=prompt, output=writer.about(40), at=at, group=str(program)))
-        trace.append(TraceRequest(prompt=document + writer.about(200), output=writer.about(20), at=at + 1500))
-    return trace
+            trace.append(TraceRequest(prompt=prompt, output=writer.about(40), at=at, group=str(program), dead=True))
+        trace.append(TraceRequest(prompt=document + writer.about(200), output=writer.about(20), at=at + 6000))
+    return sorted(trace, key=lambda request: request.at)
 
 
 def scan(seed: int = 4) -> Trace:
@@ -130,8 +132,11 @@ def eviction_table(name: str, trace: Trace) -> Iterable[str]:
     yield "| policy | " + " | ".join(f"{pool:,} slots" for pool in POOLS) + " |"
     yield "|---|" + "---|" * len(POOLS)
     for policy in EVICTION_POLICIES:
-        cells = [_cell(run(trace, pool, policy)) for pool in POOLS]
+        cells = [_cell(run([replace(request, dead=False) for request in trace], pool, policy)) for pool in POOLS]
         yield f"| {policy} | " + " | ".join(cells) + " |"
+    if any(request.dead for request in trace):
+        cells = [_cell(run(trace, pool, "lru")) for pool in POOLS]
+        yield "| lru, and programs say when a branch has ended | " + " | ".join(cells) + " |"
     yield ""
 
 

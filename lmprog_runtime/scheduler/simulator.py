@@ -2,11 +2,12 @@
 
 A trace is JSON lines, one request each:
 
-    {"prompt": [ids], "output": [ids], "at": 0, "namespace": [...], "priority": 0, "group": "a"}
+    {"prompt": [ids], "output": [ids], "at": 0, "namespace": [...], "priority": 0, "group": "a", "dead": false}
 
 `output` are the tokens that the model gave; the prompt of a later request often repeats them. `at` is a time in
 computed tokens, not before that of the line above: a request arrives when so many tokens have been computed, or when
-nothing is left to do. Neighbours with the same `group` arrive together. All but `prompt` may be left out.
+nothing is left to do. Neighbours with the same `group` arrive together. `dead`: nobody will ask for what it added to
+its prefix, and its program says so. All but `prompt` may be left out.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class TraceRequest:
     namespace: Namespace = field(default=("trace",))
     priority: int = 0
     group: str | None = None
+    dead: bool = False
 
 
 def read_trace(lines: Iterable[str]) -> list[TraceRequest]:
@@ -101,7 +103,7 @@ def simulate(trace: Items[TraceRequest], cache_config: CacheConfig, scheduler_co
 class _Run:
     def __init__(self, trace: Items[TraceRequest], scheduler: Scheduler) -> None:
         self.scheduler = scheduler
-        self._outputs: dict[Sequence, tuple[int, ...]] = {}
+        self._requests: dict[Sequence, TraceRequest] = {}
         grouped = groupby(enumerate(trace), key=lambda entry: entry[1].group or entry[0])
         self._arrivals = [[request for _, request in members] for _, members in grouped]
 
@@ -122,7 +124,7 @@ class _Run:
         for request in requests:
             prompt = list(request.prompt)
             sequence = Sequence(prompt, len(prompt), request.namespace, len(request.output), priority=request.priority)
-            self._outputs[sequence] = request.output
+            self._requests[sequence] = request
             group.append(sequence)
         self.scheduler.add(group)
 
@@ -133,12 +135,11 @@ class _Run:
         for output in step.outputs:
             sequence = output.sequence
             done = len(sequence.token_ids) - sequence.prompt_length
-            tokens = self._outputs[sequence]
+            tokens = self._requests[sequence].output
             if done < len(tokens) and len(sequence.token_ids) < sequence.token_limit:
                 self.scheduler.append(sequence, [tokens[done]])
             if done + 1 >= len(tokens) or len(sequence.token_ids) >= sequence.token_limit:
-                self.scheduler.finish(sequence)
-                del self._outputs[sequence]
+                self.scheduler.finish(sequence, dead=self._requests.pop(sequence).dead)
 
 
 def optimum(trace: Items[TraceRequest]) -> tuple[int, int]:
