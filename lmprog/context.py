@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterable
 from contextvars import ContextVar
 from functools import partial
@@ -30,13 +31,18 @@ class RunContext:
         self._calls: list[RunContext] = []  # runs that the program started
         self._supported: set[str] = set()
         self._alarm: Alarm | None = None
+        self._lock = threading.Lock()
+        self._running = 0  # executors that are not done
 
     def limit(self, seconds: float, error: BaseException) -> None:
         """Stop the run with `error` unless it is over in time."""
         self._alarm = timer.call_later(seconds, partial(self.stop, error))
 
     def executor_is_done(self) -> None:
-        if self._alarm is not None and all(executor.is_done for executor in self._executors):
+        with self._lock:
+            self._running -= 1
+            is_over = self._running == 0
+        if is_over and self._alarm is not None:
             self._alarm.cancel()
 
     def require(self, parameters: Iterable[str]) -> None:
@@ -56,6 +62,8 @@ class RunContext:
 
     def add(self, executor: Executor) -> None:
         self._executors.append(executor)
+        with self._lock:
+            self._running += 1
 
     def add_call(self, call: RunContext) -> None:
         self._calls.append(call)

@@ -11,25 +11,20 @@ A failure is final: steps that have not begun never do, and every read raises th
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
-from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from lmprog import turns, waiting
 from lmprog.backends.base import PendingCall, Stream
 from lmprog.errors import BlockingRead, add_note
 from lmprog.record import Record
-from lmprog.timer import timer
-
-Callback = Callable[[], object]
-Predicate = Callable[[], bool]
+from lmprog.waiting import Callback, Predicate
 
 
 class Settings(NamedTuple):
@@ -204,6 +199,10 @@ class Executor:
         self.wake()
 
     def _drain(self) -> None:
+        """Run steps, here or, when this thread is already running steps of another state, right after those."""
+        turns.take(self._drain_now)
+
+    def _drain_now(self) -> None:
         self._driver = threading.get_ident()
         while (step := self._next()) is not None:
             if not self._run(step) and not self._goes_on():
@@ -231,7 +230,7 @@ class Executor:
             return True
         except BaseException as error:  # an interrupt also belongs to the thread that it hit
             self.fail(error, step)
-            self._drain()
+            self._drain_now()
             raise
         if is_finished:
             self.finish(step)
@@ -287,14 +286,14 @@ class Executor:
 
     def settle(self, is_ready: Predicate) -> None:
         """Block until `is_ready()` or failure."""
-        settle((self,), lambda: self.failure is not None or is_ready())
+        waiting.settle((self,), lambda: self.failure is not None or is_ready())
 
     async def wait_async(self, is_ready: Predicate) -> None:
         await self.settle_async(is_ready)
         self.raise_failure()
 
     async def settle_async(self, is_ready: Predicate) -> None:
-        await settle_async((self,), lambda: self.failure is not None or is_ready())
+        await waiting.settle_async((self,), lambda: self.failure is not None or is_ready())
 
     def raise_failure(self) -> None:
         if self.failure is not None:
@@ -303,67 +302,12 @@ class Executor:
     def refuse_to_deadlock(self) -> None:
         if self._driver == threading.get_ident():
             raise BlockingRead("A state was read from inside the very step that the read would have to wait for.")
-        if self.settings.is_async and is_in_event_loop():
+        if self.settings.is_async and waiting.is_in_event_loop():
             raise BlockingRead(
                 "This read would block the event loop;",
                 hint='write `await s` (all that was appended) or `await s.aget("name")` (one variable) before it.',
             )
 
 
-def settle(executors: Sequence[Executor], is_over: Predicate) -> None:
-    """Block until `is_over()`, which is looked up again whenever something changes in one of `executors`."""
-    if is_over():
-        return
-    for each in executors:
-        each.refuse_to_deadlock()
-    if timer.is_current_thread():  # what the reader waits for may need this very thread, see `lmprog.timer`
-        timer.serve_until(lambda: _watch(executors, timer.wake) and is_over())
-        return
-    changed = threading.Event()
-    while _watch(executors, changed.set) and not is_over():
-        changed.wait()
-        changed.clear()
-
-
-async def settle_async(executors: Sequence[Executor], is_over: Predicate) -> None:
-    import asyncio
-
-    loop = asyncio.get_running_loop()
-    while not is_over():
-        changed = loop.create_future()
-        _watch(executors, partial(_resolve, loop, changed))
-        if is_over():
-            return
-        await changed
-
-
-def _watch(executors: Sequence[Executor], callback: Callback) -> bool:
-    """Always True. Watching comes before looking, so that no change is missed in between."""
-    return all(each.subscribe(lambda: False, callback) for each in executors)
-
-
 def _mark_failed(record: Record, error: BaseException) -> None:
     record.ended, record.status, record.error = time.perf_counter(), "failed", error
-
-
-def is_in_event_loop() -> bool:
-    if "asyncio" not in sys.modules:
-        return False
-    import asyncio
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
-def _resolve(loop: Any, future: Any) -> None:
-    """Wake a waiting task from any thread. Its loop may be gone: then nobody waits any more."""
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(_set_result, future)
-
-
-def _set_result(future: Any) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -8,13 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lmprog.errors import InvalidArgument
-from lmprog.executor import Executor, settle, settle_async
+from lmprog.executor import Executor
 from lmprog.location import program_line
 from lmprog.nodes import Node
 from lmprog.record import Record
 from lmprog.sampling import Sampling
 from lmprog.steps import JoinStep
 from lmprog.variables import Computed
+from lmprog.waiting import settle, settle_async
 
 if TYPE_CHECKING:
     from lmprog.state import State

@@ -15,7 +15,7 @@ from lmprog import arguments, context
 from lmprog.backends.base import Backend
 from lmprog.context import RunContext
 from lmprog.errors import BlockingRead, InvalidArgument, RunTimeout
-from lmprog.executor import Executor, Settings, is_in_event_loop
+from lmprog.executor import Executor, Settings
 from lmprog.language import select
 from lmprog.nodes import Node, Text
 from lmprog.record import Record
@@ -23,6 +23,7 @@ from lmprog.sampling import Sampling
 from lmprog.settings import checked_backend, default_backend
 from lmprog.state import State, checked_sampling
 from lmprog.variables import Variable
+from lmprog.waiting import is_in_event_loop
 
 if TYPE_CHECKING:
     from lmprog.graph import Graph

@@ -15,7 +15,7 @@ from lmprog import arguments, context, streaming, transcript
 from lmprog.backends.base import GenerateCall, Usage
 from lmprog.context import RunContext, branch_seed
 from lmprog.errors import Cancelled, InvalidArgument, UnknownVariable
-from lmprog.executor import Executor, Predicate, Step
+from lmprog.executor import Executor, Step
 from lmprog.forks import Branches, BranchName, branch_names
 from lmprog.location import program_line
 from lmprog.nodes import Appendable, Block, Gen, Node, RoleBegin, RoleEnd, Select, Special, Text, as_node
@@ -35,6 +35,7 @@ from lmprog.steps import (
 )
 from lmprog.transcript import Message
 from lmprog.variables import Assigned, Computed, Variable, Written, known_names
+from lmprog.waiting import Predicate
 
 if TYPE_CHECKING:
     from lmprog.program import AsyncProgram, Program, SyncProgram
@@ -247,6 +248,12 @@ class State:
         record = self._record_of(name)
         self._executor.wait(lambda: record.status == "done")
         return meta_info(record)
+
+    def tree(self) -> str:
+        """The run as a tree for terminals: what each step read, reused and wrote. Waits like `record`."""
+        from lmprog.report import render_tree
+
+        return render_tree(self.record)
 
     @property
     def usage(self) -> Usage:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Protocol
 
-from lmprog.executor import Executor, Predicate
+from lmprog.executor import Executor
 from lmprog.record import Record
 from lmprog.transcript import text_of
+from lmprog.waiting import Predicate
 
 
 class Cursor(Protocol):

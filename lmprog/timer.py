@@ -2,7 +2,7 @@
 
 Callbacks run on that thread and must return at once. The exception is user code that a callback leads to (a scripted
 answer that runs a program of its own): a read that has to wait there serves the other timers meanwhile, see
-`serve_until`.
+`next_due`.
 """
 
 from __future__ import annotations
@@ -70,10 +70,12 @@ class Timer:
     def is_current_thread(self) -> bool:
         return threading.current_thread() is self._thread
 
-    def serve_until(self, is_done: Callable[[], bool]) -> None:
-        """On the timer's own thread: run what falls due until `is_done()`. Whoever makes it true calls `wake()`."""
-        while (alarm := self._next(is_done, leaves_when_empty=False)) is not None:
-            alarm.run()
+    def next_due(self, is_done: Callable[[], bool]) -> Alarm | None:
+        """On the timer's own thread, for one who waits there: what falls due next, or None once `is_done()`.
+
+        Whoever makes that true calls `wake()`.
+        """
+        return self._next(is_done, leaves_when_empty=False)
 
     def wake(self) -> None:
         with self._changed:

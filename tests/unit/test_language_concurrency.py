@@ -101,10 +101,10 @@ def test_constrained_and_free_calls_do_not_cross() -> None:
 def test_long_programs_do_not_recurse() -> None:
     @function
     def long(s):
-        for _ in range(5000):
+        for _ in range(2000):
             s += gen("x")
         branch = s
-        for _ in range(200):
+        for _ in range(2000):
             branch = branch.fork(1)[0]
             branch += gen("y")
         return branch["y"]

@@ -221,7 +221,7 @@ def test_scripted_function_may_run_programs_and_read_them() -> None:
 
     @function
     def inner(s):
-        s += "inner" + gen("x")
+        s += "inner" + gen("w") + gen("x")
 
     def answer(call: Any) -> str:
         if call.prompt.startswith("inner"):
