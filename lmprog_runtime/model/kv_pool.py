@@ -31,11 +31,6 @@ class KvPool:
     def bytes_per_slot(self) -> int:
         return self.data[:, 0].numel() * self.data.element_size()
 
-    def resized(self, slots: int) -> KvPool:
-        """An empty pool of the same kind with another number of slots."""
-        layers, _, _, kv_heads, head_dim = self.data.shape
-        return KvPool(layers, slots, kv_heads, head_dim, dtype=self.data.dtype, device=str(self.data.device))
-
     def layer(self, index: int) -> Tensor:
         """[slots, 2, kv_heads, head_dim], a view"""
         return self.data[index]
@@ -61,9 +56,9 @@ def pool_slots(wanted: int | None, bytes_per_slot: int, device: str) -> int:
 
     Raises ValueError with both sizes when the memory of the whole device could not hold `wanted`.
     """
-    free, total = _memory(device)
     if wanted is None:
-        return max(1, min(DEFAULT_SLOTS, free // 2 // bytes_per_slot))
+        return max(1, min(DEFAULT_SLOTS, free_memory(device) // 2 // bytes_per_slot))
+    total = _total_memory(device)
     if wanted * bytes_per_slot > total:
         needed, has = (size / 2**30 for size in (wanted * bytes_per_slot, total))
         raise ValueError(
@@ -72,13 +67,17 @@ def pool_slots(wanted: int | None, bytes_per_slot: int, device: str) -> int:
     return wanted
 
 
-def _memory(device: str) -> tuple[int, int]:
-    """Free and total bytes."""
+def free_memory(device: str) -> int:
+    """Bytes that can be taken now."""
     if device.startswith("cuda"):
-        free, total = torch.cuda.mem_get_info(device)
-        return free, total
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return torch.cuda.mem_get_info(device)[0]
     listed = Path("/proc/meminfo")
     lines = listed.read_text().splitlines() if listed.exists() else []
     available = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    return (available[0] if available else total // 2), total
+    return available[0] if available else _total_memory(device) // 2
+
+
+def _total_memory(device: str) -> int:
+    if device.startswith("cuda"):
+        return torch.cuda.mem_get_info(device)[1]
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

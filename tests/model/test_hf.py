@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from lmprog_runtime.errors import ModelUnsupported
+from lmprog_runtime.model import hf, hf_check
 from lmprog_runtime.model.files import ModelFiles
 from lmprog_runtime.model.hf import HfExecutor
 from tests.support.step_batches import Packer, Stream
@@ -31,6 +32,7 @@ _HYBRID = {
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 16,
 }
+_MIXED_LAYERS = {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_state": 8, "mamba_chunk_size": 8}
 
 RUNS: dict[str, dict[str, Any]] = {
     "llama": {},
@@ -54,12 +56,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "bloom": ({"n_head": 4, "n_layer": 4}, "0 of its 4 layers"),
     "mpt": ({"d_model": 64, "n_heads": 4, "n_layers": 4, "max_seq_len": 256}, "0 of its 4 layers"),
-    "mamba": ({"state_size": 8}, "0 of its 4 layers"),
-    "qwen3_next": ({**_EXPERTS, **_HYBRID, "shared_expert_intermediate_size": 32}, "1 of its 4 layers"),
-    "falcon_h1": (
-        {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_state": 8, "mamba_chunk_size": 8},
-        "in a packed batch are off",
-    ),
+    "mamba": ({"state_size": 8}, "keeps a state"),
+    "qwen3_next": ({**_EXPERTS, **_HYBRID, "shared_expert_intermediate_size": 32}, "keeps a state"),
+    "falcon_h1": (_MIXED_LAYERS, "keeps a state"),
 }
 
 
@@ -93,12 +92,37 @@ def test_steps_equal_eager_attention(family: str, tmp_path: Path) -> None:
     assert float((torch.cat(found) - torch.cat(wanted)).abs().max()) < 1e-5
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", REFUSED)
-def test_what_does_not_agree_is_refused(family: str, tmp_path: Path) -> None:
+def test_what_does_not_agree_is_refused(family: str, dtype: str, tmp_path: Path) -> None:
     fields, reason = REFUSED[family]
     _, files = _save(family, fields, tmp_path)
     with pytest.raises(ModelUnsupported, match=reason):
-        HfExecutor(files, num_slots=96)
+        HfExecutor(files, num_slots=96, dtype=dtype)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "mixtral", "gpt_oss", "deepseek_v3"])
+def test_16_bit_types_pass_the_self_test(family: str, tmp_path: Path) -> None:
+    _, files = _save(family, RUNS[family], tmp_path)
+    assert HfExecutor(files, num_slots=96, dtype="bfloat16").dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_sequences_that_see_each_other_are_noticed(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state that its model does not declare leaks from one packed sequence into the next."""
+    model, files = _save("falcon_h1", _MIXED_LAYERS, tmp_path)
+    monkeypatch.setattr(type(model), "_is_stateful", False)
+    with pytest.raises(ModelUnsupported, match="in a packed batch are off"):
+        HfExecutor(files, num_slots=96, dtype=dtype)
+
+
+def test_without_memory_for_float32_the_test_is_a_rough_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, files = _save("llama", {}, tmp_path)
+    monkeypatch.setattr(hf, "free_memory", lambda device: 0)
+    assert HfExecutor(files, num_slots=96, dtype="bfloat16").dtype == "bfloat16"
+    monkeypatch.setattr(hf_check, "_ROUGH", 1e-6)
+    with pytest.raises(ModelUnsupported, match="in a packed batch are off"):
+        HfExecutor(files, num_slots=96, dtype="bfloat16")
 
 
 def test_a_window_that_only_the_mask_knows_is_refused(tmp_path: Path) -> None:
