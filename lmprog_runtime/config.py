@@ -34,6 +34,9 @@ class RuntimeConfig:
     jump_forward: bool = _help("append what a constraint forces without sampling it", True)
     verify_cache: float = _help("share of cache hits that are computed again and compared", 0.0)
     cache_dir: str | None = _help("keep prefixes on disk here, for the next process", None)
+    cache_dir_bytes: int = _help("most bytes of prefixes on disk", 8 * 2**30)
+    host_cache_bytes: int = _help("most bytes of prefixes kept in memory beyond the pool; 0: none", 0)
+    kv_codec: str = _help("how prefixes are kept beyond the pool: raw (exact), bfloat16 or int8", "raw")
     debug_checks: bool = _help("check the accounting of every slot after every step (slow)", False)
 
     @classmethod

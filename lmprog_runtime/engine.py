@@ -32,6 +32,7 @@ from lmprog_runtime.request import (
 )
 from lmprog_runtime.scheduler import ScheduledStep, Scheduler, Sequence, StepOutput
 from lmprog_runtime.scoring import ScoreJob
+from lmprog_runtime.verification import CacheVerifier
 
 log = logging.getLogger("lmprog.engine")
 T = TypeVar("T")
@@ -61,11 +62,13 @@ class Engine:
         context_length: int,
         jump_forward: bool = True,
         check_every_step: bool = False,
+        verify_share: float = 0.0,
     ) -> None:
         self.tokenizer, self.executor, self.cache, self.scheduler = tokenizer, executor, cache, scheduler
         self.context_length = context_length
         self._compiler, self._namespace = compiler, namespace
         self._jump_forward, self._check_every_step = jump_forward, check_every_step
+        self.verifier = CacheVerifier(verify_share, executor.dtype, self.submit) if verify_share else None
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._compile_threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="lmprog-compile")
         self._jobs: dict[int, Job] = {}
@@ -170,7 +173,10 @@ class Engine:
 
     def _job(self, request: GenerateRequest | ScoreRequest, sink: Sink, grammar: Grammar | None) -> Job:
         if isinstance(request, GenerateRequest):
-            return Generation(request, sink, self.tokenizer, grammar, jump_forward=self._jump_forward)
+            keep = self.verifier is not None and self.verifier.wants(request)
+            return Generation(
+                request, sink, self.tokenizer, grammar, jump_forward=self._jump_forward, keep_logprobs=keep
+            )
         return ScoreJob.of(request, sink)
 
     def _arrive(self, group: Group[Job], ready: tuple[int, Job] | None = None) -> None:
@@ -373,6 +379,8 @@ class Engine:
         self._jobs.pop(self._owner.pop(sequence))
         completion: Completion = job.complete()
         _report(job.sink.done, completion)
+        if self.verifier is not None and job.kept_logprobs is not None:
+            self.verifier.check(job.request, completion, job.kept_logprobs)
 
     def _score_part(self, job: ScoreJob, output: StepOutput, logits: Any) -> None:
         """The logits of an entry give the logprobs of its children in the trie."""

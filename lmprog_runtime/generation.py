@@ -6,7 +6,7 @@ Owns what is particular to one request on the output side. The scheduler owns it
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Literal, NamedTuple
@@ -42,11 +42,21 @@ class Generation:
     """The output side of one request. Lives on the engine thread."""
 
     def __init__(
-        self, request: GenerateRequest, sink: Sink, tokenizer: Tokenizer, grammar: Grammar | None, *, jump_forward: bool
+        self,
+        request: GenerateRequest,
+        sink: Sink,
+        tokenizer: Tokenizer,
+        grammar: Grammar | None,
+        *,
+        jump_forward: bool,
+        keep_logprobs: bool = False,
     ) -> None:
+        """`keep_logprobs`: note the log-probability of every sampled token in `kept_logprobs`, asked for or not."""
         self.request, self.sink, self.timing = request, sink, Timing()
+        self.kept_logprobs: list[float | None] | None = [] if keep_logprobs else None
         self.sequence: Sequence | None = None  # set when the engine hands it to the scheduler
-        self.sampler = SamplerState(request.params, request.token_ids)
+        wanted = replace(request.params, logprobs=True) if keep_logprobs else request.params
+        self.sampler = SamplerState(wanted, request.token_ids)
         self._tokenizer = tokenizer
         self._grammar, self._state = grammar, grammar.start if grammar else DEAD
         self._jump_forward = jump_forward
@@ -117,6 +127,8 @@ class Generation:
         self._ids.append(token_id)
         self._is_forced.append(is_forced)
         self._unsent.forced += is_forced
+        if self.kept_logprobs is not None:
+            self.kept_logprobs.append(None if is_forced else logprob.logprob)
         self.sampler.observe(token_id)
         if params.logprobs:
             self._logprobs.append(logprob)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
-from lmprog_runtime.cache.report import Explanation
+import numpy as np
+
+from lmprog_runtime.cache.report import Explanation, nodes
 from lmprog_runtime.engine import Engine
 
 
@@ -32,16 +35,22 @@ class CacheView:
 
     def statistics(self) -> dict[str, Any]:
         """Counters and gauges, in tokens."""
-        return self._engine.call(self._read).result()
+        return self._engine.call(self.read).result()
 
     def check(self) -> None:
         """Recompute the accounting of every slot; CacheCorrupt when it does not add up."""
         self._engine.call(self._engine.cache.check).result()
 
-    def _read(self) -> dict[str, Any]:
+    def read(self) -> dict[str, Any]:
+        """`statistics` for callers on the engine thread."""
         cache = self._engine.cache
         counters = cache.counters
+        lengths = [node.length for node in nodes(cache) if node.children or node.hits]
+        slot_bytes = self._engine.executor.read_kv(np.zeros(1, np.int32)).shape[1]
         return {
+            "total_nodes": sum(1 for _ in nodes(cache)),
+            "shared_prefix_count": len(lengths),
+            "shared_kv_bytes": sum(lengths) * slot_bytes,
             "total_slots": cache.num_slots,
             "used_slots": cache.num_slots - cache.slots.free_count,
             "evictable_tokens": cache.tree.evictable,
@@ -50,4 +59,15 @@ class CacheView:
             "hit_tokens": counters.hit,
             "evicted_tokens": counters.evicted,
             "cache_hit_rate": counters.hit / counters.queried if counters.queried else 0.0,
+            **self._more(),
         }
+
+    def _more(self) -> dict[str, Any]:
+        """Of the tiers beyond the pool and of proof mode, where there are such."""
+        tiers, verifier = self._engine.cache.tiers, self._engine.verifier
+        found: dict[str, Any] = {}
+        if tiers is not None:
+            found["tiers"] = asdict(tiers.counters)
+        if verifier is not None:
+            found["verified"] = asdict(verifier.report)
+        return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from lmprog_runtime.cache import CacheConfig, CacheManager
+from lmprog_runtime.cache import CacheConfig, CacheManager, TierConfig, Tiers
 from lmprog_runtime.config import RuntimeConfig
 from lmprog_runtime.constraint.base import Grammar
 from lmprog_runtime.constraint.compiler import compile_constraint, prefix_constraint
@@ -30,7 +30,7 @@ class LocalRuntime:
         self.files, self.executor, self.tokenizer, self.config = files, executor, tokenizer, config
         self.chat = ChatTemplate(files.chat_template, tokenizer)
         context = min(config.context_length or executor.context_length, executor.context_length)
-        cache = CacheManager(_cache_config(config, executor.num_slots))
+        cache = CacheManager(_cache_config(config, executor.num_slots), tiers=_tiers(config, executor))
         self.engine = Engine(
             executor,
             tokenizer,
@@ -41,6 +41,7 @@ class LocalRuntime:
             context_length=context,
             jump_forward=config.jump_forward,
             check_every_step=config.debug_checks,
+            verify_share=config.verify_cache,
         )
         self.cache = CacheView(self.engine)
 
@@ -72,9 +73,10 @@ class LocalRuntime:
 
     def statistics(self) -> dict[str, Any]:
         """Counters and gauges of engine, scheduler and cache."""
-        return {**self.on_engine(self._read_statistics), "radix_cache": self.cache.statistics()}
+        return self.on_engine(self.read_statistics)
 
-    def _read_statistics(self) -> dict[str, Any]:
+    def read_statistics(self) -> dict[str, Any]:
+        """`statistics` for callers on the engine thread (`engine.call`)."""
         engine, scheduler = self.engine, self.engine.scheduler
         return {
             "running": len(scheduler.running),
@@ -84,6 +86,7 @@ class LocalRuntime:
             "computed_tokens": scheduler.counters.computed_tokens,
             "generated_tokens": engine.generated_tokens,
             "preemptions": scheduler.counters.preemptions,
+            "radix_cache": self.cache.read(),
         }
 
     def info(self) -> dict[str, Any]:
@@ -101,7 +104,9 @@ class LocalRuntime:
         }
 
     def close(self) -> None:
+        """End the engine, and write to the cache directory what is still on its way there. Idempotent."""
         self.engine.shutdown()
+        self.engine.cache.close()
 
 
 def constraint_compiler(tokenizer: Tokenizer) -> ConstraintCompiler:
@@ -116,6 +121,19 @@ def constraint_compiler(tokenizer: Tokenizer) -> ConstraintCompiler:
         return grammar
 
     return compile_request
+
+
+def _tiers(config: RuntimeConfig, executor: Executor) -> Tiers | None:
+    if config.cache_dir is None and not config.host_cache_bytes:
+        return None
+    settings = TierConfig(
+        host_bytes=config.host_cache_bytes,
+        directory=config.cache_dir,
+        file_bytes=config.cache_dir_bytes,
+        codec=config.kv_codec,
+        write_on_hit=None if config.cache_dir is None else 0,  # files outlive the process: keep what was computed
+    )
+    return Tiers(settings, executor)
 
 
 def _cache_config(config: RuntimeConfig, num_slots: int) -> CacheConfig:

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from lmprog_runtime.cache import CacheConfig, CacheManager
+from lmprog_runtime.cache import CacheConfig, CacheManager, Tiers
 from lmprog_runtime.constraint.base import Grammar
 from lmprog_runtime.engine import Engine
 from lmprog_runtime.model.decoder import TorchExecutor
@@ -52,11 +52,15 @@ def tiny_engine(
     tokenizer: Tokenizer = TOKENIZER,
     cached: bool = True,
     jump_forward: bool = True,
+    verify_share: float = 0.0,
+    tiers: Tiers | None = None,
     **scheduler: Any,
 ) -> Iterator[Engine]:
     """An engine that checks the accounting of every slot after every step."""
     executor = executor or tiny_executor()
-    cache_manager = CacheManager(CacheConfig(num_slots=executor.num_slots, enabled=cached, debug_owners=True))
+    cache_manager = CacheManager(
+        CacheConfig(num_slots=executor.num_slots, enabled=cached, debug_owners=True), tiers=tiers
+    )
     settings = {"step_tokens": 64, "max_running": 32, "policy": "lpm", **scheduler}
     engine = Engine(
         executor,
@@ -68,6 +72,7 @@ def tiny_engine(
         context_length=CONTEXT,
         jump_forward=jump_forward,
         check_every_step=True,
+        verify_share=verify_share,
     )
     try:
         yield engine
