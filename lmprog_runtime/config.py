@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 
 def _help(text: str, default: Any) -> Any:
@@ -21,7 +21,9 @@ class RuntimeConfig:
         "auto, float32, bfloat16, float16, int8 or int4; auto is bfloat16 where the processor has it", "auto"
     )
     device: str = _help("auto, cpu or cuda", "auto")
-    executor: str = _help("auto, cpu (one C++ call per step), torch or hf (any transformers model)", "auto")
+    executor: Literal["auto", "cpu", "torch", "hf"] = _help(
+        "auto, cpu (one C++ call per step), torch or hf (any transformers model)", "auto"
+    )
     threads: int | None = _help("CPU threads; default: the number of cores", None)
     max_total_tokens: int | None = _help("slots of the KV pool; default: 65536, or less where memory is short", None)
     context_length: int | None = _help("longest sequence; default: the model's own", None)

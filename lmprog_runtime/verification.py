@@ -1,7 +1,7 @@
 """Proof mode: a share of the requests that hit the cache is computed again without it, and compared.
 
-The recomputation is one extend over prompt and output with `use_cache=False`. What is compared are the log-probabilities
-of the sampled tokens; forced ones were never sampled.
+The recomputation is one extend over prompt and output with `use_cache=False`. Compared are the log-probabilities of the
+sampled tokens; forced ones were never sampled.
 """
 
 from __future__ import annotations
@@ -55,9 +55,8 @@ class CacheVerifier:
             priority=request.priority - 1,
             use_cache=False,
         )
-        self._submit(
-            again, Sink(lambda _: None, lambda done: self._compare(logprobs, done, request), self._count_failure)
-        )
+        compare = Sink(lambda _: None, lambda done: self._compare(logprobs, done, request), self._count_failure)
+        self._submit(again, compare)
 
     def _compare(self, before: list[float | None], done: Completion, request: GenerateRequest) -> None:
         pairs = zip(before, done.prompt_logprobs, strict=True)
