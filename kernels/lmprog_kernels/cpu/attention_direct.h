@@ -11,7 +11,7 @@ constexpr int kDirectRows = 4;
 // One group of kLanes keys: c[row] = queries . keys. queries: [kRows, head_size].
 template <class KV, int kRows>
 LMK_INLINE void score_group(const KV* const (&keys)[kLanes], const QueryOf<KV>* queries, int head_size,
-                            Floats (&c)[kRows]) {
+                            Floats (&c)[kRows], RowsAhead<KV>& ahead) {
     using Product = typename AttentionTypes<KV>::Product;
     constexpr int kElements = kLanes * Product::kDepth;
     for (int d = 0; d < head_size; d += kElements) {
@@ -21,6 +21,7 @@ LMK_INLINE void score_group(const KV* const (&keys)[kLanes], const QueryOf<KV>* 
         transpose(rows);
 #pragma GCC unroll 16
         for (int i = 0; i < kLanes; i++) {
+            ahead.advance();
 #pragma GCC unroll 8
             for (int m = 0; m < kRows; m++) {
                 const auto q = Product::input(queries + m * head_size + d + i * Product::kDepth, 0);
@@ -36,11 +37,10 @@ void score_direct(const KV* keys, size_t stride, const int32_t* slots, int count
     for (int first = 0; first < count; first += kLanes) {
         const KV* of[kLanes];
         for (int i = 0; i < kLanes; i++) of[i] = keys + static_cast<size_t>(slots[first + i]) * stride;
-        ahead.advance(kLanes);
         Floats c[kRows];
 #pragma GCC unroll 8
         for (int m = 0; m < kRows; m++) c[m] = zero();
-        score_group<KV, kRows>(of, queries, head_size, c);
+        score_group<KV, kRows>(of, queries, head_size, c, ahead);
 #pragma GCC unroll 8
         for (int m = 0; m < kRows; m++) store(scores + m * kChunk + first, c[m]);
     }
@@ -77,11 +77,12 @@ void mix_columns(const KV* values, size_t stride, const int32_t* slots, int coun
         for (int v = 0; v < kVectors; v++) c[m][v] = load(out + m * head_size + v * kLanes);
     }
     for (int key = 0; key < count; key += Product::kDepth) {
-        ahead.advance(Product::kDepth);
         typename Product::Operand w[kVectors];
         const KV* first = values + static_cast<size_t>(slots[key]) * stride;
         const KV* second = values + static_cast<size_t>(slots[key + Product::kDepth - 1]) * stride;
         load_values(first, second, w);
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; v++) ahead.advance();
 #pragma GCC unroll 8
         for (int m = 0; m < kRows; m++) {
             const auto x = Product::input(weights + m * kChunk + key, 0);

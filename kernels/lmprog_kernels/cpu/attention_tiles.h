@@ -16,31 +16,40 @@ class RowsAhead {
    public:
     RowsAhead() = default;
     RowsAhead(const KV* kv, int kv_heads, int head_size, const int32_t* slots, int tokens, int head_begin, int heads)
-        : kv_(kv + static_cast<size_t>(head_begin) * head_size), stride_(static_cast<size_t>(2) * kv_heads * head_size),
-          values_(static_cast<size_t>(kv_heads) * head_size), head_size_(head_size), slots_(slots), tokens_(tokens),
-          heads_(heads) {}
+        : keys_(reinterpret_cast<const char*>(kv + static_cast<size_t>(head_begin) * head_size)),
+          row_bytes_(2 * kv_heads * head_size * sizeof(KV)), values_(kv_heads * head_size * sizeof(KV)),
+          half_(heads * head_size * sizeof(KV)), slot_(slots), end_(slots + tokens), step_(64) {
+        begin_half(0);
+    }
 
-    // One step is a head's K or V of one token.
-    void advance(int steps) {
-        for (int i = 0; i < steps && token_ < tokens_; i++) {
-            const int head = part_ < heads_ ? part_ : part_ - heads_;
-            const KV* at = kv_ + slots_[token_] * stride_ + static_cast<size_t>(head) * head_size_;
-            if (part_ >= heads_) at += values_;
-            const char* line = reinterpret_cast<const char*>(at);
-            for (size_t b = 0; b < head_size_ * sizeof(KV); b += 64) prefetch(line + b);
-            if (++part_ == 2 * heads_) {
-                part_ = 0;
-                token_++;
-            }
-        }
+    // Fetches one cache line. Fetches that find the queues of the cache full are dropped, so they must be spread evenly.
+    LMK_INLINE void advance() {
+        prefetch(line_);
+        line_ += step_;
+        if (__builtin_expect(line_ == half_end_, 0)) next_half();
     }
 
    private:
-    const KV* kv_ = nullptr;
-    size_t stride_ = 0, values_ = 0;
-    int head_size_ = 0;
-    const int32_t* slots_ = nullptr;
-    int tokens_ = 0, heads_ = 0, token_ = 0, part_ = 0;
+    static constexpr char kNowhere[64] = {};
+
+    void begin_half(size_t offset) {
+        line_ = keys_ + *slot_ * row_bytes_ + offset;
+        half_end_ = line_ + half_;
+        in_values_ = offset != 0;
+    }
+    void next_half() {
+        if (!in_values_) return begin_half(values_);
+        if (++slot_ != end_) return begin_half(0);
+        line_ = kNowhere;
+        half_end_ = nullptr;
+        step_ = 0;
+    }
+
+    const char *keys_ = nullptr, *line_ = kNowhere, *half_end_ = nullptr;
+    size_t row_bytes_ = 0, values_ = 0, half_ = 0;
+    const int32_t *slot_ = nullptr, *end_ = nullptr;
+    int step_ = 0;
+    bool in_values_ = false;
 };
 
 // ---- rearranging K and V
@@ -63,7 +72,6 @@ template <class Product, class KV>
 void arrange_keys(const KV* keys, size_t stride, const int32_t* slots, int count, int head_size,
                   typename Product::Weight* out, RowsAhead<KV>& ahead) {
     for (int first = 0; first < count; first += kLanes) {
-        ahead.advance(kLanes);
         for (int d = 0; d < head_size; d += kLanes * Product::kDepth) {
             Bits rows[kLanes];
 #pragma GCC unroll 16
@@ -73,7 +81,10 @@ void arrange_keys(const KV* keys, size_t stride, const int32_t* slots, int count
             transpose(rows);
             char* to = reinterpret_cast<char*>(out + static_cast<size_t>(d) * kTile) + first * 4;
 #pragma GCC unroll 16
-            for (int i = 0; i < kLanes; i++) store_bits(to + i * kTile * 4, rows[i]);
+            for (int i = 0; i < kLanes; i++) {
+                ahead.advance();
+                store_bits(to + i * kTile * 4, rows[i]);
+            }
         }
     }
 }
@@ -94,10 +105,11 @@ inline void arrange_values(const uint16_t* values, size_t stride, const int32_t*
                            uint16_t* out, RowsAhead<uint16_t>& ahead) {
     const Bits low = pairing_of_low_elements(), high = pairing_of_high_elements();
     for (int key = 0; key < count; key += 2, out += 2 * head_size) {
-        ahead.advance(2);
         const uint16_t* even = values + static_cast<size_t>(slots[key]) * stride;
         const uint16_t* odd = values + static_cast<size_t>(slots[key + 1]) * stride;
         for (int d = 0; d < head_size; d += 32) {
+            ahead.advance();
+            ahead.advance();
             const Bits a = load_bits(even + d), b = load_bits(odd + d);
             store_bits(out + 2 * d, _mm512_permutex2var_epi16(a, low, b));
             store_bits(out + 2 * d + 32, _mm512_permutex2var_epi16(a, high, b));
@@ -110,9 +122,11 @@ template <class KV>
 void arrange_values(const KV* values, size_t stride, const int32_t* slots, int count, int head_size, float* out,
                     RowsAhead<KV>& ahead) {
     for (int key = 0; key < count; key++, out += head_size) {
-        ahead.advance(1);
         const KV* value = values + static_cast<size_t>(slots[key]) * stride;
-        for (int d = 0; d < head_size; d += kLanes) store(out + d, load_element(value + d));
+        for (int d = 0; d < head_size; d += kLanes) {
+            ahead.advance();
+            store(out + d, load_element(value + d));
+        }
     }
 }
 
@@ -129,7 +143,7 @@ template <class Product, int kRows, int kVectors>
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; v++) c[m][v] = accumulates ? load(out + m * out_stride + v * kLanes) : zero();
     }
-    multiply<Product, kRows, kVectors, false>(a, a_stride, b, b_stride, steps, c, nullptr);
+    multiply<Product, kRows, kVectors, ReadAhead::kNone>(a, a_stride, b, b_stride, steps, c, nullptr);
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; m++) {
 #pragma GCC unroll 4

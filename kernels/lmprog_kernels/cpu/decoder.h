@@ -67,6 +67,7 @@ class DecoderOf : public Decoder {
 
    private:
     using Query = QueryOf<KV>;
+    static constexpr int kFirstLines = 64;  // of the next matrix, fetched while the threads gather
 
     struct ThreadScratch {
         Buffer<float> row;
@@ -184,8 +185,9 @@ class DecoderOf : public Decoder {
 
     void linear(const LmkLinear& linear, const Inputs& inputs, int rows, const Epilogue& epilogue, const LmkLinear& next,
                 const Member& member) {
-        linear_layer(linear, inputs, rows, epilogue, member.thread, member.threads,
-                     first_panel(next, member.thread, member.threads));
+        const char* next_panel = first_panel(next, member.thread, member.threads);
+        linear_layer(linear, inputs, rows, epilogue, member.thread, member.threads, next_panel);
+        for (int i = 0; i < kFirstLines; i++) prefetch(next_panel + 64 * i);
         member.wait();
     }
 

@@ -13,6 +13,7 @@
 namespace lmk {
 
 constexpr int kPanel = 2 * kLanes;
+constexpr int kFewRows = 4;  // up to here a product is bound by memory
 #if defined(__AVX512F__)
 constexpr int kMostRows = 12;  // 24 sums of 32 registers
 #else
@@ -117,7 +118,8 @@ template <class Product, int kRows>
     Floats c[kRows][2];
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; m++) c[m][0] = c[m][1] = zero();
-    multiply<Product, kRows, 2, true>(w.inputs.row<typename Product::Input>(row), w.inputs.stride,
+    constexpr ReadAhead kAhead = kRows <= kFewRows ? ReadAhead::kNear : ReadAhead::kFar;
+    multiply<Product, kRows, 2, kAhead>(w.inputs.row<typename Product::Input>(row), w.inputs.stride,
                                       reinterpret_cast<const typename Product::Weight*>(w.panel_data),
                                       kPanel * Product::kDepth, w.linear.columns / Product::kDepth, c, w.ahead);
     finish<kRows>(w.epilogue, w.linear.bias, row, w.panel, c);

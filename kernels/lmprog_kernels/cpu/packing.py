@@ -25,7 +25,8 @@ class Memory:
     _SLACK = 1 << 12  # kernels may read a vector past the end
 
     def __init__(self, size: int) -> None:
-        self._map = mmap.mmap(-1, size + self._SLACK)
+        # private: shared anonymous memory (the default) gets no huge pages
+        self._map = mmap.mmap(-1, size + self._SLACK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._map.madvise(mmap.MADV_HUGEPAGE)
         self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
         self._used = 0
