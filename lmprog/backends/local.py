@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lmprog_runtime.runtime import LocalRuntime
 
 _FEATURES = frozenset({"regex", "json_schema", "choices", "grammar", "score", "heal", "special", "stream", "roles"})
-_SAMPLING = frozenset(Sampling.__dataclass_fields__) - {"n", "stop_regex"}
+_SAMPLING = frozenset(Sampling.__dataclass_fields__) - {"n"}
 
 
 class Runtime(Backend):
@@ -132,16 +132,9 @@ class LocalStream(Stream):
 
     def _commit(self) -> tuple[list[int], str]:
         """The stream up to its last piece of text, as ids, and that text."""
-        tokenizer = self._runtime.tokenizer
-        has_text = bool(self._pending) and isinstance(self._pending[-1], str)
-        tail = str(self._pending[-1]) if has_text else ""
-        head = self._pending[:-1] if has_text else self._pending
-        is_plain = not self._ids and not head
-        ids = [
-            *self._ids,
-            *(tokenizer.bos_ids if is_plain else tokenizer.encode_segments(head, is_start=not self._ids)),
-        ]
-        return ids, tokenizer.at_start(tail) if is_plain else tail
+        from lmprog_runtime.pending_text import commit
+
+        return commit(self._runtime.tokenizer, self._ids, self._pending)
 
     # -- model calls ----------------------------------------------------------------------------------------------
 

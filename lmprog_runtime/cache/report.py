@@ -36,6 +36,11 @@ def _below(root: Root) -> Iterator[tuple[Node, int]]:
         stack.extend((child, depth + 1) for child in reversed(node.children.values()))
 
 
+def nodes(cache: CacheManager) -> Iterator[Node]:
+    """All nodes, parents first."""
+    return (node for root in cache.tree.roots.values() for node, _ in _below(root))
+
+
 def _line(node: Node) -> str:
     ids = keys.decode(node.key[: _SHOWN_TOKENS * keys.TOKEN_BYTES])
     tokens = " ".join(map(str, ids)) + (" ..." if node.length > _SHOWN_TOKENS else "")

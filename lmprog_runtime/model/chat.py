@@ -189,8 +189,13 @@ class ChatTemplate:
                 raise RequestRefused(f"The model's chat template has no variable {name!r}; {hint}")
         return variables
 
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the template itself shows tools to the model."""
+        return self._template is not None and "tools" in self._template.variables
+
     def _check_takes_tools(self) -> None:
-        if self._template and "tools" not in self._template.variables:
+        if self._template and not self.takes_tools:
             raise RequestRefused(
                 "The model's chat template has no place for tools; describe them in a message instead."
             )
