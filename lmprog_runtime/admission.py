@@ -24,6 +24,12 @@ def check_request(request: GenerateRequest | ScoreRequest, vocab_size: int) -> N
         _check_choices(request, vocab_size)
 
 
+def needs_compiling(request: GenerateRequest) -> bool:
+    """Whether something has to be made of the request that may take a while: a grammar, or a stop automaton."""
+    has_grammar = request.constraint is not None or bool(request.prefix_text)
+    return has_grammar or request.params.stop_regex is not None
+
+
 def _check_prompt_logprobs(request: GenerateRequest) -> None:
     start, length = request.params.prompt_logprobs_start, len(request.token_ids)
     if start is not None and not 0 <= start < length:

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
-from lmprog_runtime.admission import Group, check_request
+from lmprog_runtime.admission import Group, check_request, needs_compiling
 from lmprog_runtime.cache import CacheManager, Lease
 from lmprog_runtime.constraint.base import Grammar
 from lmprog_runtime.errors import EngineFailed, RequestAborted, RequestRefused, RuntimeFault
@@ -157,19 +157,21 @@ class Engine:
             sink.fail(error)
             self._arrive(group)
             return
-        if isinstance(request, GenerateRequest) and (request.constraint or request.prefix_text):
+        if isinstance(request, GenerateRequest) and needs_compiling(request):
             self._compile_threads.submit(self._compile_and_arrive, job_id, request, sink, group)
         else:
             self._arrive(group, (job_id, self._job(request, sink, None)))
 
     def _compile_and_arrive(self, job_id: int, request: GenerateRequest, sink: Sink, group: Group[Job]) -> None:
         try:
-            grammar = self._compiler(request.constraint, request.prefix_text)
+            needs_grammar = request.constraint is not None or request.prefix_text
+            grammar = self._compiler(request.constraint, request.prefix_text) if needs_grammar else None
+            job = self._job(request, sink, grammar)
         except BaseException as error:  # whatever the compiler raises belongs to this request alone
             sink.fail(error)
             self._arrive(group)
             return
-        self._arrive(group, (job_id, self._job(request, sink, grammar)))
+        self._arrive(group, (job_id, job))
 
     def _job(self, request: GenerateRequest | ScoreRequest, sink: Sink, grammar: Grammar | None) -> Job:
         if isinstance(request, GenerateRequest):
@@ -368,7 +370,11 @@ class Engine:
             if isinstance(token, DeadEnd):
                 self._end(self._owner[sequence], RequestRefused(token.reason))
                 continue
-            accepted = job.accept(token)
+            try:
+                accepted = job.accept(token)
+            except Exception as error:  # a constraint or stop expression that reached a limit is its own request's
+                self._end(self._owner[sequence], error)
+                continue
             self.scheduler.append(sequence, accepted.token_ids)
             self.generated_tokens += len(accepted.token_ids)
             if accepted.is_finished:

@@ -22,11 +22,13 @@ from lmprog_runtime.request import (
     Delta,
     FinishReason,
     GenerateRequest,
+    SamplingParams,
     Sink,
     TokenLogprob,
     Usage,
 )
 from lmprog_runtime.scheduler import Sequence
+from lmprog_runtime.stop_regex import RegexStopMatcher
 from lmprog_runtime.stops import StopMatcher
 from lmprog_runtime.timing import Timing
 
@@ -61,7 +63,7 @@ class Generation:
         self._grammar, self._state = grammar, grammar.start if grammar else DEAD
         self._jump_forward = jump_forward
         self._detokenizer = Detokenizer(tokenizer)
-        self._stops = StopMatcher(request.params.stop)
+        self._stops = _stop_matcher(request.params)
         self._healed_length = len(request.prefix_text.decode())  # characters of the prompt's tail, at the front
         self._to_skip = self._healed_length
         self._text: list[str] = []
@@ -264,3 +266,9 @@ class _Unsent:
         delta = Delta("".join(self.text), tuple(self.token_ids), tuple(self.logprobs), self.forced)
         self.text, self.token_ids, self.logprobs, self.forced = [], [], [], 0
         return delta
+
+
+def _stop_matcher(params: SamplingParams) -> StopMatcher | RegexStopMatcher:
+    if params.stop_regex is None:
+        return StopMatcher(params.stop)
+    return RegexStopMatcher(params.stop_regex, params.stop)
