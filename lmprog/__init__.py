@@ -53,6 +53,7 @@ from lmprog.errors import (
     UnknownVariable,
     UnsupportedParameter,
 )
+from lmprog.few_shot import few_shot, few_shot_turns
 from lmprog.forks import Branches
 from lmprog.language import (
     assistant,
@@ -72,10 +73,12 @@ from lmprog.language import (
     user_end,
 )
 from lmprog.program import Program, Run, function
+from lmprog.reasoning import Reasoning, separate_reasoning
 from lmprog.record import Record
 from lmprog.sampling import Sampling
 from lmprog.settings import flush_cache, get_server_info, set_default_backend, use_backend
 from lmprog.state import State
+from lmprog.tools import Toolbox, ToolCall, use_tools
 
 if TYPE_CHECKING:
     from lmprog.backends.local import Runtime
@@ -113,6 +116,7 @@ __all__ = [
     "NotTraceable",
     "Program",
     "PromptTooLong",
+    "Reasoning",
     "Record",
     "RequestRefused",
     "Run",
@@ -122,6 +126,8 @@ __all__ = [
     "ScriptedBackend",
     "ScriptedCall",
     "State",
+    "ToolCall",
+    "Toolbox",
     "UnencodableText",
     "UnknownParameter",
     "UnknownVariable",
@@ -130,6 +136,8 @@ __all__ = [
     "assistant",
     "assistant_begin",
     "assistant_end",
+    "few_shot",
+    "few_shot_turns",
     "flush_cache",
     "function",
     "gen",
@@ -140,6 +148,7 @@ __all__ = [
     "per_byte",
     "role",
     "select",
+    "separate_reasoning",
     "set_default_backend",
     "special",
     "sum_logprob",
@@ -149,6 +158,7 @@ __all__ = [
     "token_length_normalized",
     "unconditional_likelihood_normalized",
     "use_backend",
+    "use_tools",
     "user",
     "user_begin",
     "user_end",

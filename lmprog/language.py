@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lmprog import arguments
@@ -50,6 +50,7 @@ def gen(
     json_schema: Any = None,
     type: Any = None,
     dtype: Any = None,
+    tools: Sequence[Callable[..., Any]] | None = None,
     choices: Iterable[str] | None = None,
     choices_method: ChoicesMethod | str | None = None,
     heal: bool | None = None,
@@ -62,6 +63,7 @@ def gen(
         str: the text, quotes included); together with regex, dtype only says how to read the output.
     schema, type (the same): a JSON schema as a dict (the value is the parsed JSON) or as JSON text (the value is text),
         a pydantic model, or another type (the value is one of it). json_schema: an older name of schema.
+    tools: functions; the output is a call of one of them, and the value a `ToolCall`, see `lmprog.tools`.
     choices, choices_method: the same as `select`.
     heal: whether the last token before may be rewritten with what follows. None: only trailing spaces.
     n: take this many samples; the value is the list of them, and the text goes on with the first.
@@ -71,11 +73,12 @@ def gen(
     given = {key: value for key, value in locals().items() if key in arguments.CHECKS and value is not None}
     variable = arguments.variable_name(name)
     if choices is not None:
-        _refuse_beside_choices(given, regex=regex, schema=schema, json_schema=json_schema, type=type, dtype=dtype)
+        forms = {"regex": regex, "schema": schema, "json_schema": json_schema, "type": type, "dtype": dtype}
+        _refuse_beside_choices(given, **forms, tools=tools)
         return _select(variable, choices, choices_method, given)
     if choices_method is not None:
         raise InvalidArgument("choices_method has no meaning without choices.")
-    form = _form(regex, _only_one(schema=schema, json_schema=json_schema, type=type), dtype)
+    form = _form(regex, _only_one(schema=schema, json_schema=json_schema, type=type, tools=tools), dtype, tools)
     checked_heal = None if heal is None else arguments.flag("heal", heal)
     return Gen(variable, arguments.sampling_from(given), form.constraint, checked_heal, form.convert)
 
@@ -206,12 +209,12 @@ def _only_one(**given: Any) -> Any:
     return next(iter(present.values()), None)
 
 
-def _form(regex: str | None, schema: Any, dtype: Any) -> _Form:
+def _form(regex: str | None, schema: Any, dtype: Any, tools: Sequence[Callable[..., Any]] | None) -> _Form:
     if schema is not None:
         if regex is not None or dtype is not None:
             other = "regex" if regex is not None else "dtype"
             raise InvalidArgument(f"A schema and {other} both say what the output looks like; give one of them.")
-        return _schema_form(schema)
+        return _schema_form(schema) if tools is None else _tools_form(tools)
     form = _Form(None, None) if dtype is None else _dtype_form(dtype)
     if regex is not None:
         return _Form(Constraint("regex", arguments.regex("regex", regex)), form.convert)
@@ -246,6 +249,13 @@ def _schema_form(schema: Any) -> _Form:
     if isinstance(schema, Mapping):
         return _Form(Constraint("json_schema", _schema_dict_as_text(schema)), json.loads)
     return _Form(Constraint("json_schema", _schema_text_of_type(schema)), functools.partial(_from_json, schema))
+
+
+def _tools_form(tools: Sequence[Callable[..., Any]]) -> _Form:
+    from lmprog.tools import Toolbox
+
+    toolbox = Toolbox(tools)
+    return _Form(Constraint("json_schema", toolbox.schema()), toolbox.read)
 
 
 def _checked_schema_text(text: str) -> str:

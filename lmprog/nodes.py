@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lmprog.backends.base import Constraint
 from lmprog.choices import ChoicesMethod
 from lmprog.errors import InvalidArgument
 from lmprog.sampling import Sampling
+
+if TYPE_CHECKING:
+    from lmprog.reasoning import Reasoning
 
 Appendable: TypeAlias = "Node | str | list[Any] | tuple[Any, ...]"
 
@@ -45,6 +48,7 @@ class Gen(Node):
     constraint: Constraint | None = None
     heal: bool | None = None
     convert: Callable[[str], Any] | None = None  # from generated text to the value of the variable
+    reasoning: Reasoning | None = None  # thoughts that are kept apart
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from lmprog.executor import Executor, Step
 from lmprog.forks import Branches, BranchName, branch_names
 from lmprog.location import program_line
 from lmprog.nodes import Appendable, Block, Gen, Node, RoleBegin, RoleEnd, Select, Special, Text, as_node
+from lmprog.reasoning import ReasonedStep, reasoning_name
 from lmprog.record import Record
 from lmprog.samples import SamplesStep
 from lmprog.sampling import Sampling
@@ -140,9 +141,19 @@ class State:
             samples = SamplesStep(record, call, node.convert)
             self._declare(node.name, Computed(lambda: record.status == "done", samples.values, record))
             self._submit(samples)
+        elif node.reasoning is not None:
+            self._append_reasoned(node, record, call)
         else:
             self._declare(node.name, Written(node.name or "", record, node.convert))
             self._submit(GenStep(record, call))
+
+    def _append_reasoned(self, node: Gen, record: Record, call: GenerateCall) -> None:
+        assert node.reasoning is not None
+        thoughts = Record("gen", reasoning_name(node.name or ""), location=record.location)
+        if node.name is not None:
+            self._declare(node.name, Written(node.name, record, node.convert))
+            self._declare(thoughts.name, Written(thoughts.name, thoughts))
+        self._submit(ReasonedStep(record, call, thoughts, node.reasoning))
 
     def _append_select(self, node: Select, location: str) -> None:
         self._run.require(("score",))
@@ -338,6 +349,20 @@ class State:
         cursor, is_over = self._cursor(record)
         async for piece in streaming.pieces_async(self._executor, cursor, is_over):
             yield (piece, meta_info(record)) if return_meta_data and record is not None else piece
+
+    def object_iter(self, var: str) -> Iterator[Any]:
+        """What is known of a JSON variable while it is written: dicts and lists that grow, then the final value.
+
+        Yields plain JSON data whenever more is known. Afterwards `s[var]` has the value in its own type.
+        """
+        from lmprog.schema import partial_json
+
+        text, known = "", None
+        for piece in self.text_iter(var):
+            text += piece
+            if (value := partial_json(text)) != known:
+                known = value
+                yield value
 
     def _cursor(self, record: Record | None) -> tuple[streaming.Cursor, Predicate]:
         if record is None:
