@@ -226,11 +226,9 @@ def main() -> None:
     tokenizer = Tokenizer(definition, eos_ids=eos_ids(arguments.tokenizer, library))
     schemas = load_schemas(arguments.schemas, arguments.limit)
     for name in arguments.engines.split(","):
-        engine, spent = clock(partial(ENGINES[name], tokenizer, arguments.tokenizer))
+        engine = ENGINES[name](tokenizer, arguments.tokenizer)
         timings = measure(engine, schemas, tokenizer.encode)
-        print(
-            f"{name}: {len(schemas)} schemas, {len(timings.refused)} refused, vocabulary {tokenizer.vocab_size}, set up in {spent / 1e6:.2f} s"
-        )
+        print(f"{name}: {len(schemas)} schemas, {len(timings.refused)} refused, vocabulary {tokenizer.vocab_size}")
         for part in ("compile", "first", "cold", "warm"):
             print(table_row(part, getattr(timings, part)))
 

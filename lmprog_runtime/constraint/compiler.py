@@ -14,7 +14,7 @@ from lmprog_runtime.constraint.grammar import CompiledGrammar
 from lmprog_runtime.constraint.grammar_text import compile_grammar_text
 from lmprog_runtime.constraint.json_schema import compile_schema
 from lmprog_runtime.constraint.vocabulary import Vocabulary
-from lmprog_runtime.constraint.witness import shortest_text
+from lmprog_runtime.constraint.witness import is_unwritable, shortest_text
 from lmprog_runtime.errors import ConstraintInvalid, ConstraintTooLarge, ConstraintUnreachable, RequestRefused
 from lmprog_runtime.request import Constraint
 
@@ -94,7 +94,10 @@ def _compile(constraint: Constraint, vocabulary: Vocabulary) -> CompiledGrammar:
     start = expressions.arena.seal(root, vocabulary.producible)
     if start == Expressions.EMPTY:
         _refuse_unreachable(constraint, vocabulary)
-    return CompiledGrammar(expressions.arena, start, vocabulary)
+    grammar = CompiledGrammar(expressions.arena, start, vocabulary)
+    if not vocabulary.has_all_single_bytes and is_unwritable(grammar):
+        raise ConstraintUnreachable("No sequence of this tokenizer's tokens satisfies the constraint; change it.")
+    return grammar
 
 
 def _expression(constraint: Constraint, expressions: Expressions) -> int:

@@ -12,7 +12,7 @@ from lmprog_runtime.constraint.native import load_library
 
 
 def forbid(logits: NDArray[np.float32], masks: Sequence[NDArray[np.uint32] | None]) -> None:
-    """In place: logits [rows, tokens] (rows contiguous) become -inf where the row's mask has a 0 bit. None: all allowed.
+    """In place: logits [rows, tokens] become -inf where the row's mask has a 0 bit. A mask of None allows all.
 
     One call for the batch; in the C++ core it lets go of the GIL.
     """

@@ -21,8 +21,8 @@ S = TypeVar("S", bound=Sized)
 
 
 class LruByBytes:
-    """Least recently used entries go first. Thread-safe. An entry is measured when it is put in and when it is asked for,
-    since automata grow while they are used."""
+    """Least recently used entries go first. Thread-safe. An entry is measured when it is put in and when it is asked
+    for, since automata grow while they are used."""
 
     def __init__(self, most_bytes: int = DEFAULT_BYTES, most_entries: int = DEFAULT_ENTRIES) -> None:
         self.most_bytes, self.most_entries = most_bytes, most_entries

@@ -120,7 +120,7 @@ EXTRACTION = {
 
 
 def _forced_share(schema: str, instance: str) -> tuple[int, int]:
-    """Follow an instance; every forced run must be what the tokenizer makes of the finished text. (forced, all) tokens."""
+    """Follow an instance; each forced run must be what the tokenizer makes of the finished text. Forced, all."""
     grammar = compile_constraint(Constraint("json_schema", schema), vocabulary())
     tokens = default_tokenizer().encode(instance)
     state, at, forced_count = grammar.start, 0, 0

@@ -27,7 +27,8 @@ from tests.support.constraints import (
 
 PATTERNS = [
     "a*b?", r"\w+", ".{1,3}", ".{0,12}", "[^a]*", "(ab|ba){2,}", "(?:(?!ab).)*", "(?=.*1)[ab1 ]+", "[ab]{20,40}1?",
-    "(?!ab1|ba)[ab1]{0,30}", "é|世+|😀{1,2}", "(a{0,9}b){0,9}", "", "1{1,3}", "(ab)?", r"(a|b)*a(a|b){8}", "(?:a{1,12},){0,12}",
+    "(?!ab1|ba)[ab1]{0,30}", "é|世+|😀{1,2}", "(a{0,9}b){0,9}", "", "1{1,3}", "(ab)?", r"(a|b)*a(a|b){8}",
+    "(?:a{1,12},){0,12}",
 ]  # fmt: skip
 
 
@@ -137,6 +138,15 @@ def test_unreachable_constraints_are_found_when_they_are_compiled(core: str, mon
         compile_constraint(Constraint("regex", "a(?!b)b"), vocabulary)
     with pytest.raises(ConstraintUnreachable, match="the choice 'xy'"):
         compile_constraint(Constraint("choices", '["a", "xy"]'), vocabulary)
+
+
+def test_vocabularies_without_single_bytes_are_searched_token_by_token() -> None:
+    vocabulary = Vocabulary([b"ab", b"ba", b"\xc3\xa9", None], [3], [3])
+    for pattern in ("a", "aba", "(ab)*a", "(ab){3}b"):
+        with pytest.raises(ConstraintUnreachable, match="No sequence of this tokenizer's tokens"):
+            compile_constraint(Constraint("regex", pattern), vocabulary)
+    for pattern in ("abba", "é+", "(ab)*(ba)?"):
+        compile_constraint(Constraint("regex", pattern), vocabulary)
 
 
 @pytest.mark.parametrize("core", CORES)

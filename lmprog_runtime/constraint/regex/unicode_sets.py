@@ -1,5 +1,5 @@
-"""Sets of characters by property, as ranges. Made when first asked for, from what Python's `re` and `unicodedata` say, so
-that they equal Python's by construction; scanning all of Unicode this way takes some ten milliseconds."""
+"""Sets of characters by property, as ranges. Made when first asked for, from what Python's `re` and `unicodedata` say,
+so that they equal Python's by construction; scanning all of Unicode this way takes some ten milliseconds."""
 
 from __future__ import annotations
 
