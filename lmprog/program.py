@@ -17,7 +17,7 @@ from lmprog.context import RunContext
 from lmprog.errors import BlockingRead, InvalidArgument, RunTimeout
 from lmprog.executor import Executor, Settings
 from lmprog.language import select
-from lmprog.nodes import Node, Text
+from lmprog.nodes import Node
 from lmprog.record import Record
 from lmprog.sampling import Sampling
 from lmprog.settings import checked_backend, default_backend
@@ -361,19 +361,24 @@ class AsyncProgram(Program[P, R]):
 
 
 def warm(nodes: Sequence[Node], backend: Backend) -> str:
-    """Have the backend compute a prefix of text and turns. Returns its text."""
+    """Have the backend compute a prefix of text and turns. Returns its text.
 
-    def body(s: State) -> str:
+    A score reads all that is before it, turns as the model's own template writes them. A backend that cannot score
+    is told the text.
+    """
+    can_score = backend.supports("score")
+
+    def prefix(s: State) -> str:
         for node in nodes:
             s += node
         text = s.text()
-        if any(not isinstance(node, Text) for node in nodes):
-            s += select(choices=["."], logprobs=True)  # a score reads all that is before it, and writes one token
+        if can_score:
+            s += select(choices=["."], logprobs=True)
         return text
 
-    run = SyncProgram[[], str](body, Sampling(), RunOptions(), {}).run(backend=backend)
+    run = SyncProgram[[], str](prefix, Sampling(), RunOptions(), {}).run(backend=backend)
     run.sync()
-    if all(isinstance(node, Text) for node in nodes):
+    if not can_score:
         backend.warm_prefix(run.ret_value)
     return run.ret_value
 
