@@ -9,8 +9,8 @@ from lmprog_runtime.model.tokenizer import Tokenizer
 
 
 def commit(tokenizer: Tokenizer, token_ids: Sequence[int], pending: Sequence[int | str]) -> tuple[list[int], str]:
-    """(ids up to the last piece of text, that text). `pending` comes after `token_ids`: control ids and literal texts, no
-    two texts next to each other."""
+    """(ids up to the last piece of text, that text). `pending` comes after `token_ids`: control ids and literal texts,
+    no two texts next to each other."""
     has_text = bool(pending) and isinstance(pending[-1], str)
     tail = str(pending[-1]) if has_text else ""
     head = pending[:-1] if has_text else pending

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from lmprog_runtime.engine import Engine
 from lmprog_runtime.request import Completion, Delta, GenerateRequest, ScoreRequest, ScoreResult, Sink
 
 Request = GenerateRequest | ScoreRequest
 Event = Delta | Completion | ScoreResult
+T = TypeVar("T")
 
 
 class Runs:
@@ -28,14 +29,22 @@ class Runs:
 
     async def __aenter__(self) -> Runs:
         sinks = [self._sink(index) for index in range(len(self._requests))]
-        self._ids = await asyncio.to_thread(self._engine.submit_group, self._requests, sinks)
+        submission = self._loop.run_in_executor(None, self._engine.submit_group, self._requests, sinks)
+        try:
+            self._ids = await asyncio.shield(submission)
+        except asyncio.CancelledError:  # the thread goes on and will have submitted them
+            submission.add_done_callback(lambda done: self._abort(done.result()))
+            raise
         return self
 
     async def __aexit__(
         self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
     ) -> None:
-        for index in self._unfinished:
-            self._engine.abort(self._ids[index])
+        self._abort([self._ids[index] for index in self._unfinished])
+
+    def _abort(self, ids: Sequence[int]) -> None:
+        for job_id in ids:
+            self._engine.abort(job_id)
 
     def _sink(self, index: int) -> Sink:
         def put(event: Any) -> None:
@@ -43,7 +52,7 @@ class Runs:
 
         return Sink(delta=put, done=put, fail=put)
 
-    async def events(self) -> AsyncIterator[tuple[int, Event]]:
+    async def events(self) -> AsyncGenerator[tuple[int, Event], None]:
         """(index of the request, event), as they come, until all have ended. Raises what a request failed with."""
         while self._unfinished:
             index, event = await self._queue.get()
@@ -62,3 +71,8 @@ class Runs:
             if not isinstance(event, Delta):
                 found[index] = event
         return [found[index] for index in range(len(self._requests))]
+
+
+async def on_engine(engine: Engine, function: Callable[[], T], *, timeout: float = 10.0) -> T:
+    """The result of a function that runs between two steps. Takes no thread; TimeoutError when the engine hangs."""
+    return await asyncio.wait_for(asyncio.wrap_future(engine.call(function)), timeout)

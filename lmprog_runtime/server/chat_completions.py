@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any
 
 from lmprog_runtime.errors import RequestRefused
 from lmprog_runtime.request import Completion, Delta, GenerateRequest, TokenLogprob
-from lmprog_runtime.server.common import Reply, new_id, now, usage_block
-from lmprog_runtime.server.completions import sample_seed
-from lmprog_runtime.server.prompts import chat_ids
+from lmprog_runtime.server.common import new_id, now, sample_seed, token_text, usage_block
+from lmprog_runtime.server.prompts import chat_ids, opens_reasoning
 from lmprog_runtime.server.protocol import ChatRequest
 from lmprog_runtime.server.session import Session
 from lmprog_runtime.server.splitting import Piece, Splitter
@@ -25,6 +24,7 @@ class ChatCall:
         self.session, self.runtime, self.request = session, session.runtime, request
         self.id, self.created = new_id("chatcmpl"), now()
         self.plan: ToolPlan = tool_plan(request)
+        self._starts_in_reasoning = False
         self._check()
 
     def _check(self) -> None:
@@ -45,12 +45,11 @@ class ChatCall:
             tools=request.tools if self.plan.is_shown else None,
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
+            variables=request.chat_template_kwargs,
         )
-        params = request.params(
-            max_tokens=request.max_completion_tokens or request.max_tokens,
-            logprobs=request.logprobs,
-            top_logprobs=request.top_logprobs,
-        )
+        self._starts_in_reasoning = request.separate_reasoning and opens_reasoning(self.runtime, ids)
+        limit = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
+        params = request.params(max_tokens=limit, logprobs=request.logprobs, top_logprobs=request.top_logprobs)
         constraint = self.plan.constraint or request.constraint()
         return [
             GenerateRequest(
@@ -63,18 +62,19 @@ class ChatCall:
             for index in range(request.n)
         ]
 
-    async def answer(self) -> Reply:
+    async def answer(self) -> dict[str, Any]:
         requests = await self.requests()
         results: list[Completion] = await self.session.run(requests)
         choices = [self._choice(index, result) for index, result in enumerate(results)]
         body = {"id": self.id, "object": "chat.completion", "created": self.created, "model": self.request.model}
-        return Reply({**body, "choices": choices, "usage": usage_block(results, self.request.n)})
+        return {**body, "choices": choices, "usage": usage_block(results, self.request.n)}
 
-    def _splitter(self) -> Splitter:
-        return Splitter(self.plan, reasoning=self.request.separate_reasoning)
+    def splitter(self) -> Splitter:
+        """Cuts one sample's text into content, reasoning and calls."""
+        return Splitter(self.plan, reasoning=self.request.separate_reasoning, starts_inside=self._starts_in_reasoning)
 
     def _choice(self, index: int, result: Completion) -> dict[str, Any]:
-        splitter = self._splitter()
+        splitter = self.splitter()
         pieces = [*splitter.push(result.text), *splitter.end()]
         message = _message(pieces)
         return {
@@ -85,26 +85,30 @@ class ChatCall:
             "stop_reason": result.matched_stop,
         }
 
-    async def stream(self) -> AsyncIterator[dict[str, Any]]:
+    async def stream(self) -> AsyncGenerator[dict[str, Any], None]:
         requests = await self.requests()
-        splitters = [self._splitter() for _ in requests]
+        splitters = [self.splitter() for _ in requests]
         results: dict[int, Completion] = {}
+        started: set[int] = set()
         async with self.session.start(requests) as runs:
-            for index in range(len(requests)):
-                yield self._chunk(index, {"role": "assistant", "content": ""})
             async for index, event in runs.events():
+                if index not in started:  # not before the engine has taken the request
+                    started.add(index)
+                    yield self._chunk(index, {"role": "assistant", "content": ""})
                 if isinstance(event, Delta):
                     for chunk in self._delta_chunks(index, splitters[index].push(event.text), event):
                         yield chunk
                 elif isinstance(event, Completion):
                     results[index] = event
-                    for piece in splitters[index].end():
-                        yield self._chunk(index, piece.delta())
-                    reason = _finish_reason(event, has_calls=splitters[index].has_calls)
-                    yield self._chunk(index, {}, reason=reason)
+                    for chunk in self._last_chunks(index, splitters[index], event):
+                        yield chunk
         if self.request.stream_options and self.request.stream_options.include_usage:
             usage = usage_block([results[index] for index in range(len(requests))], self.request.n)
             yield {**self._chunk(0, {}), "choices": [], "usage": usage}
+
+    def _last_chunks(self, index: int, splitter: Splitter, result: Completion) -> list[dict[str, Any]]:
+        left = [self._chunk(index, piece.delta()) for piece in splitter.end()]
+        return [*left, self._chunk(index, {}, reason=_finish_reason(result, has_calls=splitter.has_calls))]
 
     def _delta_chunks(self, index: int, pieces: list[Piece], event: Delta) -> list[dict[str, Any]]:
         """One chunk per piece; the event's logprobs travel with the first."""
@@ -131,7 +135,7 @@ class ChatCall:
 
     def _token(self, token_id: int, logprob: float | None) -> dict[str, Any]:
         data = self.runtime.tokenizer.decode_bytes([token_id])
-        return {"token": data.decode(errors="replace"), "logprob": logprob, "bytes": list(data)}
+        return {"token": token_text(self.runtime.tokenizer, token_id), "logprob": logprob, "bytes": list(data)}
 
 
 def _message(pieces: list[Piece]) -> dict[str, Any]:

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from lmprog_runtime.errors import RequestRefused
 from lmprog_runtime.request import Completion, Delta, GenerateRequest, TokenLogprob
-from lmprog_runtime.server.common import Reply, new_id, now, usage_block
+from lmprog_runtime.server.common import TextOffsets, new_id, now, sample_seed, usage_block
 from lmprog_runtime.server.prompts import prompt_ids
-from lmprog_runtime.server.protocol import CompletionRequest
+from lmprog_runtime.server.protocol import MOST_PROMPTS, CompletionRequest
 from lmprog_runtime.server.session import Session
-
-
-def sample_seed(seed: int | None, index: int) -> int | None:
-    """Seed of the index-th sample of a request: the first has the request's own, the others are derived from it."""
-    if seed is None or index == 0:
-        return seed
-    digest = hashlib.blake2b(f"{seed}/{index}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
 
 
 class CompletionCall:
@@ -41,11 +32,15 @@ class CompletionCall:
             raise RequestRefused(f"best_of ({self.samples}) is below n ({request.n}).")
         if request.stream and self.samples > request.n:
             raise RequestRefused("best_of above n cannot be streamed: which answer is best is known at the end only.")
-        if request.max_tokens < 1 and not request.echo:
+        if request.max_tokens < (0 if request.echo else 1):
             raise RequestRefused(f"max_tokens is {request.max_tokens}; it must be at least 1 (0 only with echo).")
+        if request.stream and request.max_tokens == 0:
+            raise RequestRefused("max_tokens 0 cannot be streamed; ask for the echo in one answer.")
 
     async def requests(self) -> list[GenerateRequest]:
         prompts = await asyncio.to_thread(prompt_ids, self.runtime, self.request.prompt)
+        if len(prompts) * self.samples > MOST_PROMPTS:
+            raise RequestRefused(f"{len(prompts)} prompts times {self.samples} samples are above {MOST_PROMPTS}.")
         return [self._engine_request(ids, index) for ids in prompts for index in range(self.samples)]
 
     def _engine_request(self, ids: list[int], sample: int) -> GenerateRequest:
@@ -62,12 +57,12 @@ class CompletionCall:
             ids, params, constraint=request.constraint(), salt=request.cache_salt, priority=request.priority
         )
 
-    async def answer(self) -> Reply:
+    async def answer(self) -> dict[str, Any]:
         requests = await self.requests()
         results: list[Completion] = await self.session.run(requests)
         chosen = self._best(results)
         choices = [self._choice(index, requests[at], results[at]) for index, at in enumerate(chosen)]
-        return Reply({**self._head(), "choices": choices, "usage": usage_block(results, self.samples)})
+        return {**self._head(), "choices": choices, "usage": usage_block(results, self.samples)}
 
     def _best(self, results: list[Completion]) -> list[int]:
         """Indices of the n best samples of each prompt by mean logprob, in order of their making when n = best_of."""
@@ -79,22 +74,27 @@ class CompletionCall:
             kept += indices[: self.request.n]
         return kept
 
-    async def stream(self) -> AsyncIterator[dict[str, Any]]:
+    async def stream(self) -> AsyncGenerator[dict[str, Any], None]:
         requests = await self.requests()
+        offsets = [TextOffsets(self.runtime.tokenizer) for _ in requests]
         results: dict[int, Completion] = {}
         async with self.session.start(requests) as runs:
-            if self.request.echo:
-                for index, request in enumerate(requests):
-                    yield self._chunk(index, self._text_of(list(request.token_ids)), None, None)
             async for index, event in runs.events():
+                if self.request.echo and not offsets[index].has_begun:
+                    yield self._echo_chunk(index, requests[index], offsets[index])
                 if isinstance(event, Delta):
-                    yield self._chunk(index, event.text, self._logprobs([], list(event.logprobs)), None)
+                    logprobs = self._logprobs(event.logprobs, offsets[index])
+                    yield self._chunk(index, event.text, logprobs, None)
                 elif isinstance(event, Completion):
                     results[index] = event
                     yield self._chunk(index, "", None, event.finish_reason)
         if self.request.stream_options and self.request.stream_options.include_usage:
             ordered = [results[index] for index in range(len(requests))]
             yield {**self._head(), "choices": [], "usage": usage_block(ordered, self.samples)}
+
+    def _echo_chunk(self, index: int, request: GenerateRequest, offsets: TextOffsets) -> dict[str, Any]:
+        offsets.push(request.token_ids)
+        return self._chunk(index, self._text_of(request.token_ids), None, None)
 
     def _head(self) -> dict[str, Any]:
         return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.request.model}
@@ -104,33 +104,28 @@ class CompletionCall:
         return {**self._head(), "choices": [choice]}
 
     def _choice(self, index: int, request: GenerateRequest, result: Completion) -> dict[str, Any]:
-        generated = result.text if self.request.max_tokens else ""
-        entries = list(result.logprobs) if self.request.max_tokens else []
-        echoed = self._text_of(list(request.token_ids)) if self.request.echo else ""
+        is_asked = self.request.max_tokens > 0
+        echoed = self._text_of(request.token_ids) if self.request.echo else ""
+        entries = [*result.prompt_logprobs, *(result.logprobs if is_asked else ())]
         return {
             "index": index,
-            "text": echoed + generated,
-            "logprobs": self._logprobs(list(result.prompt_logprobs), entries),
-            "finish_reason": result.finish_reason,
-            "stop_reason": result.matched_stop,
+            "text": echoed + (result.text if is_asked else ""),
+            "logprobs": self._logprobs(entries, TextOffsets(self.runtime.tokenizer)),
+            "finish_reason": result.finish_reason if is_asked else "length",
+            "stop_reason": result.matched_stop if is_asked else None,
         }
 
-    def _text_of(self, ids: list[int]) -> str:
+    def _text_of(self, ids: Sequence[int]) -> str:
         return self.runtime.tokenizer.decode_bytes(ids).decode(errors="replace")
 
-    def _logprobs(self, prompt: list[TokenLogprob], generated: list[TokenLogprob]) -> dict[str, Any] | None:
+    def _logprobs(self, entries: Sequence[TokenLogprob], offsets: TextOffsets) -> dict[str, Any] | None:
         if self.request.logprobs is None:
             return None
-        entries = prompt + generated
-        texts = [self._text_of([entry.token_id]) for entry in entries]
-        offsets = [0]
-        for text in texts:
-            offsets.append(offsets[-1] + len(text))
         return {
-            "tokens": texts,
+            "tokens": [self._text_of([entry.token_id]) for entry in entries],
             "token_logprobs": [entry.logprob for entry in entries],
             "top_logprobs": [self._top(entry) for entry in entries],
-            "text_offset": offsets[:-1],
+            "text_offset": offsets.push([entry.token_id for entry in entries]),
         }
 
     def _top(self, entry: TokenLogprob) -> dict[str, float] | None:

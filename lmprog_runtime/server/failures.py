@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import json
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -11,50 +14,105 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from lmprog_runtime.errors import EngineFailed, ModelNotFound, RequestAborted, RequestRefused, RuntimeFault
-from lmprog_runtime.server.streaming import ClientGone
 
 log = logging.getLogger("lmprog.server")
 
 
-def error_body(message: str, kind: str, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+class ClientGone(Exception):
+    """The client closed the connection before its answer was complete."""
+
+
+class Stopped(Exception):
+    """The request was ended by a call of /abort."""
+
+
+class Unavailable(Exception):
+    """The server cannot take requests now; the message is the reason."""
+
+
+class Overloaded(Exception):
+    """The queue is full."""
+
+
+class Answer(JSONResponse):
+    """JSON that can always be sent: half a surrogate pair in echoed text becomes a question mark."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(
+            "utf-8", "replace"
+        )
+
+
+def error_body(
+    message: str, kind: str = "invalid_request_error", *, param: str | None = None, code: str | None = None
+) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def error_answer(status: int, message: str, kind: str, **more: Any) -> JSONResponse:
-    return JSONResponse(error_body(message, kind, **more), status_code=status)
+def error_answer(
+    status: int,
+    message: str,
+    kind: str = "invalid_request_error",
+    *,
+    code: str | None = None,
+    param: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Answer:
+    body = error_body(message, kind, code=code, param=param)
+    return Answer(body, status_code=status, headers=dict(headers) if headers else None)
 
 
-def answer_for(error: BaseException) -> JSONResponse:
+def answer_for(error: BaseException) -> Answer:
     """The answer to an exception. What the runtime did not raise on purpose is a 500 without its details."""
-    if isinstance(error, RequestRefused):
-        return error_answer(400, str(error), "invalid_request_error", code=error.code)
-    if isinstance(error, ModelNotFound):
-        return error_answer(404, str(error), "invalid_request_error", code=error.code)
-    if isinstance(error, RequestAborted):
-        return error_answer(503, str(error), "server_error", code=error.code)
     if isinstance(error, EngineFailed):
         return error_answer(500, str(error), "server_error", code=error.code)
+    if isinstance(error, RequestAborted):
+        return error_answer(503, str(error), "server_error", code=error.code)
     if isinstance(error, RuntimeFault):
-        return error_answer(400, str(error), "invalid_request_error", code=error.code)
-    if isinstance(error, ClientGone):
-        return error_answer(499, "The client closed the connection.", "client_error")
+        return error_answer(404 if isinstance(error, ModelNotFound) else 400, str(error), code=error.code)
+    if isinstance(error, Unavailable):
+        return error_answer(503, str(error), "server_error", code="unavailable", headers={"Retry-After": "1"})
+    if isinstance(error, Overloaded):
+        return error_answer(429, str(error), "rate_limit_error", code="overloaded", headers={"Retry-After": "1"})
+    if isinstance(error, (ClientGone, Stopped)):
+        return error_answer(499, str(error), "client_error", code=RequestAborted.code)
     log.error("a request failed", exc_info=error)
     return error_answer(500, "The server failed on this request; its log says why.", "server_error")
 
 
 def add_handlers(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"] if part != "body")
-        return error_answer(400, f"{where or 'body'}: {first['msg']}.", "invalid_request_error", param=where or None)
+    async def invalid(_: Request, error: RequestValidationError) -> Answer:
+        return _invalid(error)
 
     @app.exception_handler(HTTPException)
-    async def http(_: Request, error: HTTPException) -> JSONResponse:
-        return error_answer(error.status_code, str(error.detail), "invalid_request_error")
+    async def http(_: Request, error: HTTPException) -> Answer:
+        return error_answer(error.status_code, str(error.detail), headers=error.headers)
 
-    for kind in (RuntimeFault, ClientGone, Exception):
+    for kind in (RuntimeFault, ClientGone, Stopped, Unavailable, Overloaded):
 
         @app.exception_handler(kind)
-        async def fault(_: Request, error: Exception) -> JSONResponse:
+        async def fault(_: Request, error: Exception) -> Answer:
             return answer_for(error)
+
+
+def _invalid(error: RequestValidationError) -> Answer:
+    """The first mistake that names a field as the client wrote it."""
+    details: Any = error.errors()
+    first = details[0]
+    path = [str(part) for part in first["loc"] if part != "body"]
+    where = ".".join(path) or None
+    if first["type"] == "json_invalid":
+        return error_answer(400, f"The body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}.")
+    if first["type"] == "extra_forbidden":
+        return error_answer(400, f"This route has no field {where!r}{_guess(error, path[-1])}.", param=where)
+    reason = str(first["msg"]).removeprefix("Value error, ").rstrip(".")
+    return error_answer(400, f"{where or 'The body'}: {reason}.", param=where, code=RequestRefused.code)
+
+
+def _guess(error: RequestValidationError, name: str) -> str:
+    body = error.body
+    known = ("temperature", "max_tokens", "max_new_tokens", "stop", "messages", "prompt", "model", "stream", "logprobs")
+    missing = [field for field in known if not isinstance(body, dict) or field not in body]
+    near = difflib.get_close_matches(name, missing, n=1)
+    return f"; did you mean {near[0]!r}?" if near else "; leave it out"

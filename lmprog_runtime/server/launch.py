@@ -9,72 +9,120 @@ import logging
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from types import FrameType
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
 from lmprog_runtime.config import RuntimeConfig
+from lmprog_runtime.errors import RuntimeFault
 from lmprog_runtime.request import GenerateRequest, SamplingParams
 from lmprog_runtime.runtime import LocalRuntime
 from lmprog_runtime.server.access import check_settings
 from lmprog_runtime.server.app import create_app
 from lmprog_runtime.server.bridge import Runs
+from lmprog_runtime.server.failures import Unavailable
 from lmprog_runtime.server.settings import ServerSettings
 from lmprog_runtime.server.state import ServerState
 
 log = logging.getLogger("lmprog.server")
 
 BUSY_LOG_SECONDS = 5.0
+MOST_HEADER_BYTES = 64 * 1024
 
 
 def serve(config: RuntimeConfig, settings: ServerSettings) -> None:
     """Load the model and serve until SIGINT or SIGTERM. ValueError for settings that would not be safe."""
     check_settings(settings)
-    _set_up_logging(settings)
+    set_up_logging(settings.log_format)
     runtime = LocalRuntime.from_config(config)
-    state = ServerState(runtime, settings)
-    app = create_app(state)
-    app.router.lifespan_context = _lifespan(state)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            host=settings.host,
-            port=settings.port,
-            log_config=None,
-            access_log=False,
-            timeout_graceful_shutdown=int(settings.drain_seconds),
-            h11_max_incomplete_event_size=64 * 1024,
-        )
-    )
     try:
-        server.run()
+        make_server(ServerState(runtime, settings)).run()
     finally:
         runtime.close()
+
+
+def make_server(state: ServerState) -> DrainingServer:
+    """The HTTP server of a loaded runtime; `run()` serves until it is told to stop."""
+    settings = state.settings
+    app = create_app(state)
+    app.router.lifespan_context = _lifespan(state)
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        http="h11",  # has a limit on the size of headers
+        h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=5,
+    )
+    return DrainingServer(config, state)
+
+
+class DrainingServer(uvicorn.Server):
+    """On the first signal new requests are refused (503, and /health says so) while those in flight finish, for at most
+    `drain_seconds`; then it stops. A second signal stops it at once."""
+
+    def __init__(self, config: uvicorn.Config, state: ServerState) -> None:
+        super().__init__(config)
+        self._state = state
+        self._drain: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def startup(self, sockets: Any = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._state.is_draining or self._loop is None:
+            super().handle_exit(sig, frame)
+            return
+        self._loop.call_soon_threadsafe(self.drain)
+
+    def drain(self) -> None:
+        """Refuse new requests, finish those in flight, stop. Call it on the event loop."""
+        self._state.is_draining = True
+        self._drain = asyncio.ensure_future(self._finish())
+
+    async def _finish(self) -> None:
+        log.info("stopping: %d requests in flight", self._state.running)
+        until = time.monotonic() + self._state.settings.drain_seconds
+        while self._state.running and time.monotonic() < until:
+            await asyncio.sleep(0.05)
+        if self._state.running:
+            log.warning(
+                "giving up on %d requests after %.0f s", self._state.running, self._state.settings.drain_seconds
+            )
+            self._state.stop_all()
+        self.should_exit = True
 
 
 def _lifespan(state: ServerState) -> Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]:
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await _warm_up(state)
-        reporter = asyncio.create_task(_report_while_busy(state))
+        tasks = [asyncio.create_task(warm_up(state)), asyncio.create_task(_report_while_busy(state))]
         try:
             yield
         finally:
-            state.is_draining = True
-            reporter.cancel()
+            for task in tasks:
+                task.cancel()
 
     return lifespan
 
 
-async def _warm_up(state: ServerState) -> None:
-    """One short generation, so that the first user does not pay for lazily made things."""
+async def warm_up(state: ServerState) -> None:
+    """One short generation, so that the first user does not pay for lazily made things. Until then /health is 503."""
     started = time.monotonic()
     token = min(state.runtime.tokenizer.eos_ids, default=0)
     request = GenerateRequest([token], SamplingParams(max_tokens=2, ignore_eos=True), use_cache=False)
-    async with Runs(state.runtime.engine, [request]) as runs:
-        await runs.results()
-    await asyncio.to_thread(state.runtime.flush_cache)
+    try:
+        async with Runs(state.runtime.engine, [request]) as runs:
+            await runs.results()
+    except RuntimeFault:
+        log.exception("the model cannot generate; /health stays 503")
+        return
     state.is_warm = True
     address = f"http://{state.settings.host}:{state.settings.port}"
     log.info("ready: %s on %s, warm after %.2f s", state.model_name, address, time.monotonic() - started)
@@ -82,43 +130,48 @@ async def _warm_up(state: ServerState) -> None:
 
 async def _report_while_busy(state: ServerState) -> None:
     """A line every few seconds while there is work; silence when idle."""
-    before = await state.statistics()
+    before: dict[str, Any] | None = None
     while True:
+        with contextlib.suppress(Unavailable):
+            now = await state.statistics()
+            if before is not None and now["steps"] > before["steps"]:
+                log.info("%s", busy_line(before, now, BUSY_LOG_SECONDS))
+            before = now
         await asyncio.sleep(BUSY_LOG_SECONDS)
-        now = await state.statistics()
-        if now["steps"] > before["steps"]:
-            log.info("%s", _busy_line(before, now))
-        before = now
 
 
-def _busy_line(before: dict[str, Any], now: dict[str, Any]) -> str:
+def busy_line(before: dict[str, Any], now: dict[str, Any], seconds: float) -> str:
+    """What happened between two readings of the statistics, the hit rate over that time only."""
     cache, old = now["radix_cache"], before["radix_cache"]
     queried = cache["queried_tokens"] - old["queried_tokens"]
     hits = cache["hit_tokens"] - old["hit_tokens"]
     rate = f"{hits / queried:.0%}" if queried else "-"
-    computed = (now["computed_tokens"] - before["computed_tokens"]) / BUSY_LOG_SECONDS
-    generated = (now["generated_tokens"] - before["generated_tokens"]) / BUSY_LOG_SECONDS
+    computed = (now["computed_tokens"] - before["computed_tokens"]) / seconds
+    generated = (now["generated_tokens"] - before["generated_tokens"]) / seconds
     return (
         f"running {now['running']}, waiting {now['waiting']}, computed {computed:.0f} tok/s, "
         f"generated {generated:.0f} tok/s, pool {cache['used_slots'] / cache['total_slots']:.0%}, hit rate {rate}"
     )
 
 
-class _JsonLines(logging.Formatter):
+class JsonLines(logging.Formatter):
+    """One JSON object per line; `extra={"fields": {...}}` of a record become fields of their own."""
+
     def format(self, record: logging.LogRecord) -> str:
         entry = {
             "time": round(record.created, 3),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **getattr(record, "fields", {}),
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return json.dumps(entry, ensure_ascii=False)
 
 
-def _set_up_logging(settings: ServerSettings) -> None:
+def set_up_logging(log_format: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(_JsonLines() if settings.log_format == "json" else plain)
+    handler.setFormatter(JsonLines() if log_format == "json" else plain)
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

@@ -9,16 +9,28 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, field_validator, model_validator
 
 from lmprog_runtime.errors import RequestRefused
 from lmprog_runtime.request import Constraint, SamplingParams
 
-MOST_STOPS, MOST_CHOICES, MOST_N = 64, 5000, 128
+MOST_STOPS, MOST_CHOICES, MOST_N, MOST_PROMPTS = 64, 5000, 128, 4096
+
+Seed = Annotated[StrictInt, Field(ge=-(2**63), le=2**64 - 1)]
+Priority = Annotated[StrictInt, Field(ge=-(2**31), le=2**31 - 1)]
+Salt = Annotated[str, Field(max_length=1024)]
+Ids = list[StrictInt]
 
 
 class Strict(BaseModel):
+    """Refuses unknown fields. A field that is null counts as not given, as clients in other languages send it."""
+
     model_config = ConfigDict(extra="forbid", strict=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, given: Any) -> Any:
+        return {name: value for name, value in given.items() if value is not None} if isinstance(given, dict) else given
 
 
 class Sampling(Strict):
@@ -26,18 +38,18 @@ class Sampling(Strict):
 
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None
+    top_k: StrictInt | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
-    stop_token_ids: Annotated[list[int], Field(max_length=MOST_STOPS)] | None = None
+    stop_token_ids: Annotated[Ids, Field(max_length=MOST_STOPS)] | None = None
     stop_regex: str | None = None
-    min_tokens: int | None = None
+    min_tokens: StrictInt | None = None
     ignore_eos: bool | None = None
-    seed: int | None = None
+    seed: Seed | None = None
 
     def params(self, **more: Any) -> SamplingParams:
         """The engine's parameters; `more` holds what differs between routes (max_tokens, logprobs)."""
@@ -54,7 +66,7 @@ class Sampling(Strict):
 
 def _token_biases(biases: dict[str, float]) -> dict[int, float]:
     for key in biases:
-        if not key.isdecimal():
+        if not (key.isascii() and key.isdecimal() and len(key) < 20):
             raise RequestRefused(f"logit_bias has the key {key!r}; its keys are token ids.")
     return {int(key): value for key, value in biases.items()}
 
@@ -133,27 +145,29 @@ class Common(Sampling, Constrained, Labels):
     model: str
     stream: bool = False
     stream_options: StreamOptions | None = None
-    n: Annotated[int, Field(ge=1, le=MOST_N)] = 1
-    cache_salt: str | None = None
-    priority: int = 0
+    n: Annotated[StrictInt, Field(ge=1, le=MOST_N)] = 1
+    cache_salt: Salt | None = None
+    priority: Priority = 0
     return_cached_tokens_details: bool = False
 
 
-Prompt = str | list[str] | list[int] | list[list[int]]
+Prompt = str | Ids | Annotated[list[str] | list[Ids], Field(max_length=MOST_PROMPTS)]
 
 
 class CompletionRequest(Common):
     prompt: Prompt
-    max_tokens: int = 16
+    max_tokens: StrictInt = 16
     echo: bool = False
-    logprobs: Annotated[int, Field(ge=0, le=100)] | None = None
-    best_of: Annotated[int, Field(ge=1, le=MOST_N)] | None = None
+    logprobs: Annotated[StrictInt, Field(ge=0, le=100)] | None = None
+    best_of: Annotated[StrictInt, Field(ge=1, le=MOST_N)] | None = None
     suffix: str | None = None
 
 
 class TextPart(Strict):
     type: Literal["text", "input_text", "output_text"]
     text: str
+    annotations: list[Any] | None = None
+    logprobs: list[Any] | None = None
 
 
 class FunctionCall(Strict):
@@ -174,11 +188,21 @@ class Message(Strict):
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
-    refusal: None = None
+    annotations: list[Any] | None = None  # clients send back what they got; there are none here
+    refusal: str | None = None
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _text_only(cls, content: Any) -> Any:
+        for index, part in enumerate(content if isinstance(content, list) else []):
+            kind = part.get("type") if isinstance(part, dict) else None
+            if kind not in {"text", "input_text", "output_text"}:
+                raise ValueError(f"part {index} is of type {kind!r}; this server reads text only")
+        return content
 
 
 class FunctionSpec(Strict):
-    name: str
+    name: Annotated[str, Field(min_length=1, max_length=256)]
     description: str | None = None
     parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
     strict: bool | None = None
@@ -200,13 +224,14 @@ class NamedTool(Strict):
 
 class ChatRequest(Common):
     messages: Annotated[list[Message], Field(min_length=1, max_length=10_000)]
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
+    max_tokens: StrictInt | None = None
+    max_completion_tokens: StrictInt | None = None
     logprobs: bool = False
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
     tools: Annotated[list[Tool], Field(max_length=512)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     separate_reasoning: bool = False
+    chat_template_kwargs: dict[str, StrictBool | StrictInt | float | str] | None = None

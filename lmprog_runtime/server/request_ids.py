@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 
-from fastapi import Request
+from starlette.datastructures import Headers
+from starlette.types import Scope
 
 from lmprog_runtime.server.common import new_id
 
-_PLAIN = re.compile(r"[\w.:-]{1,128}")
+_PLAIN = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
-def request_id_of(request: Request) -> str:
+def request_id_of(scope: Scope) -> str:
     """The id of this request, the same one each time it is asked for."""
-    known: str | None = getattr(request.state, "request_id", None)
-    if known is None:
-        given = request.headers.get("x-request-id", "")
-        known = given if _PLAIN.fullmatch(given) else new_id("req")
-        request.state.request_id = known
+    state = scope.setdefault("state", {})
+    if "request_id" not in state:
+        given = Headers(scope=scope).get("x-request-id", "")
+        state["request_id"] = given if _PLAIN.fullmatch(given) else new_id("req")
+    known: str = state["request_id"]
     return known

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lmprog_runtime.request import Completion
@@ -13,26 +15,36 @@ from lmprog_runtime.runtime import LocalRuntime
 from lmprog_runtime.server.bridge import Request, Runs
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Session:
     runtime: LocalRuntime
-    observe: Callable[[Completion], None]  # called with every finished generation
+    observe: Callable[[Session, Completion], None]  # called with every finished generation
     request_id: str
     tenant: str | None = None  # digest of the API key when prefixes are not shared between keys
+    stop: asyncio.Event = field(default_factory=asyncio.Event)  # set by /abort
+    usage: dict[str, int] = field(default_factory=dict)  # tokens of what has finished, for the log and the trace
+    constrained: int = 0
 
-    def start(self, requests: Sequence[Request]) -> Runs:
-        """Submit requests together; use the result as an async context."""
-        mine = [replace(request, salt=self._salt(request.salt)) for request in requests]
-        return Runs(self.runtime.engine, mine, self.observe)
+    @asynccontextmanager
+    async def start(self, requests: Sequence[Request]) -> AsyncGenerator[Runs, None]:
+        """Submit requests together; they are aborted when the context ends before they do."""
+        mine = [replace(request, salt=self.salt(request.salt)) for request in requests]
+        self.constrained += sum(getattr(request, "constraint", None) is not None for request in requests)
+        async with Runs(self.runtime.engine, mine, lambda result: self.observe(self, result)) as runs:
+            yield runs
 
     async def run(self, requests: Sequence[Request]) -> list[Any]:
         """Completions or score results of requests, in order."""
         async with self.start(requests) as runs:
             return await runs.results()
 
-    def _salt(self, salt: str | None) -> str | None:
+    def salt(self, salt: str | None) -> str | None:
         """JSON keeps tenant and salt apart: no salt of one tenant can spell another's."""
         return salt if self.tenant is None else json.dumps([self.tenant, salt])
+
+    def note(self, result: Completion) -> None:
+        for name, value in result.usage._asdict().items():
+            self.usage[name] = self.usage.get(name, 0) + value
 
 
 def tenant_of(authorization: str | None) -> str:

@@ -38,11 +38,11 @@ class Piece(NamedTuple):
 class Splitter:
     """Push text in, get pieces out. What could still become a tag is held back; `end` gives what is left."""
 
-    def __init__(self, plan: ToolPlan, *, reasoning: bool) -> None:
+    def __init__(self, plan: ToolPlan, *, reasoning: bool, starts_inside: bool = False) -> None:
         self._is_one_call = plan.constraint is not None
         self._tags = ([THINK_OPEN] if reasoning else []) + ([CALL_OPEN] if plan.may_call else [])
-        self._inside = ""  # the opening tag that we are in
-        self._matcher = StopMatcher(self._tags)
+        self._inside = THINK_OPEN if starts_inside else ""  # the opening tag that we are in
+        self._matcher = StopMatcher([THINK_CLOSE] if starts_inside else self._tags)
         self._buffer = ""
         self._calls = 0
         self._call_id = ""
@@ -86,7 +86,8 @@ class Splitter:
         text, self._buffer = self._buffer, ""
         try:
             call = json.loads(text)
-            name, arguments = str(call["name"]), json.dumps(call.get("arguments", {}), ensure_ascii=False)
+            name, given = str(call["name"]), call.get("arguments", call.get("parameters", {}))
+            arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
         except (ValueError, KeyError, TypeError, AttributeError):
             return [Piece("content", f"{CALL_OPEN}{text}{CALL_CLOSE}")]
         self._calls += 1

@@ -1,25 +1,22 @@
-"""What the routes share: the runtime, the settings, the counters. One per application."""
+"""What the routes share: the runtime, the settings, the counters, who is being served. One per application."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from fastapi import Request
-from fastapi.responses import JSONResponse
 
 from lmprog_runtime.errors import ModelNotFound
-from lmprog_runtime.params import check_token_ids
+from lmprog_runtime.request import Completion
 from lmprog_runtime.runtime import LocalRuntime
-from lmprog_runtime.server.failures import answer_for, error_answer
+from lmprog_runtime.server.bridge import on_engine
+from lmprog_runtime.server.failures import Overloaded, Unavailable
 from lmprog_runtime.server.metrics import Metrics
 from lmprog_runtime.server.request_ids import request_id_of
 from lmprog_runtime.server.session import Session, tenant_of
 from lmprog_runtime.server.settings import ServerSettings
-from lmprog_runtime.server.streaming import event
 
 
 class ServerState:
@@ -30,97 +27,85 @@ class ServerState:
         self.started = time.time()
         self.is_warm = False
         self.is_draining = False
-        self.running = 0  # requests inside the routes that generate
+        self._sessions: dict[int, Session] = {}  # being served, by identity: ids of requests need not differ
 
     # -- health and admission -------------------------------------------------------------------------------------
 
+    @property
+    def running(self) -> int:
+        """Requests inside the routes that generate."""
+        return len(self._sessions)
+
     def why_unhealthy(self) -> str | None:
-        """None when requests can be served, else the reason in one sentence."""
+        """None when requests can be served, else the reason in one sentence. Asks nothing of the engine's thread."""
+        engine = self.runtime.engine
         if self.is_draining:
             return "The server is shutting down."
-        if not self.runtime.engine.is_alive:
-            return "The engine has stopped."
-        if not self.is_warm:
-            return "The model is still warming up."
-        return None
+        if not engine.is_alive:
+            return "The engine has failed; restart the server." if engine.failure else "The engine has stopped."
+        started = engine.step_started
+        if started is not None and (seconds := time.monotonic() - started) > self.settings.stall_seconds:
+            return f"The model has been in one step for {seconds:.0f} s."
+        return None if self.is_warm else "The model is still warming up."
 
-    def refusal(self) -> JSONResponse | None:
-        """Why a new request cannot be taken now, as an answer; None when it can."""
+    def enter(self, request: Request) -> Session:
+        """Take a request in. Unavailable or Overloaded when that cannot be; `leave` when it has ended."""
         reason = self.why_unhealthy()
         if reason is not None:
-            return error_answer(503, reason, "server_error", code="unavailable")
+            raise Unavailable(reason)
         if self.running >= self.settings.max_queue:
-            answer = error_answer(
-                429, f"The server has {self.running} requests already; try again soon.", "rate_limit_error"
-            )
-            answer.headers["Retry-After"] = "1"
-            return answer
-        return None
+            raise Overloaded(f"The server has {self.running} requests already; try again soon.")
+        session = self.session(request)
+        self._sessions[id(session)] = session
+        self.metrics.count("num_requests")
+        return session
+
+    def leave(self, session: Session, *, is_aborted: bool) -> None:
+        self._sessions.pop(id(session), None)
+        self.metrics.count("num_so_requests", session.constrained)
+        if is_aborted:
+            self.metrics.count("num_aborted_requests")
+
+    def abort(self, request_id: str) -> int:
+        """Stop the requests with this id; how many there were."""
+        found = [session for session in self._sessions.values() if session.request_id == request_id]
+        for session in found:
+            session.stop.set()
+        return len(found)
+
+    def stop_all(self) -> None:
+        """Stop every request, as /abort would."""
+        for session in list(self._sessions.values()):
+            session.stop.set()
+
+    def session(self, request: Request) -> Session:
+        """What this HTTP request may use. Kept beside it, for the log line at its end."""
+        tenant = tenant_of(request.headers.get("authorization")) if self.settings.isolate_cache else None
+        session = Session(self.runtime, self._finished, request_id_of(request.scope), tenant)
+        request.scope["state"]["session"] = session
+        return session
+
+    def _finished(self, session: Session, result: Completion) -> None:
+        session.note(result)
+        self.metrics.finished(result)
 
     def check_model(self, name: str) -> None:
         if name != self.model_name:
             raise ModelNotFound(f"This server has no model {name!r}; it serves {self.model_name!r}.")
 
-    def check_ids(self, name: str, ids: list[int]) -> None:
-        check_token_ids(name, tuple(ids), self.runtime.executor.vocab_size)
-
-    def session(self, request: Request) -> Session:
-        """What this HTTP request may use."""
-        tenant = tenant_of(request.headers.get("authorization")) if self.settings.isolate_cache else None
-        return Session(self.runtime, self.metrics.finished, request_id_of(request), tenant)
-
-    @contextmanager
-    def running_request(self) -> Iterator[None]:
-        self.running += 1
-        self.metrics.count("num_requests")
-        try:
-            yield
-        finally:
-            self.running -= 1
-
-    async def streamed(self, first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
-        """Events of a running stream. An error after the first event becomes an event too: the status line is gone."""
-        with self.running_request():
-            yield first
-            try:
-                async for item in rest:
-                    yield item
-            except (asyncio.CancelledError, GeneratorExit):
-                self.metrics.count("num_aborted_requests")
-                raise
-            except Exception as error:
-                yield event(_body_of(answer_for(error)))
-
     # -- statistics -----------------------------------------------------------------------------------------------
 
     async def statistics(self) -> dict[str, Any]:
-        """Numbers of engine and cache, as /stats shows them."""
-        return await asyncio.to_thread(self.runtime.statistics)
+        """Numbers of engine and cache, as /stats shows them. Unavailable when the engine does not answer."""
+        try:
+            return await on_engine(self.runtime.engine, self.runtime.read_statistics)
+        except asyncio.TimeoutError:
+            raise Unavailable("The engine does not answer; it is inside a long step.") from None
 
     async def refresh_metrics(self) -> None:
-        """Take the engine's gauges and totals over into the metrics; a dead engine leaves them as they were."""
-        if not self.runtime.engine.is_alive:
+        """Take the engine's gauges and totals over into the metrics; an engine that hangs leaves them as they were."""
+        try:
+            numbers = await on_engine(self.runtime.engine, self.runtime.read_statistics, timeout=2.0)
+        except asyncio.TimeoutError:
             return
-        numbers = await self.statistics()
-        cache = numbers["radix_cache"]
-        usage = cache["used_slots"] / cache["total_slots"]
-        gauges = {
-            "num_requests_running": numbers["running"],
-            "num_requests_waiting": numbers["waiting"],
-            "kv_cache_usage_perc": usage,
-            "token_usage": usage,
-        }
-        totals = {
-            "prefix_cache_queries": cache["queried_tokens"],
-            "prefix_cache_hits": cache["hit_tokens"],
-            "evicted_tokens": cache["evicted_tokens"],
-            "failed_steps": numbers["failed_steps"],
-        }
-        self.metrics.update(gauges, totals)
-
-
-def _body_of(answer: JSONResponse) -> dict[str, Any]:
-    import json
-
-    body: dict[str, Any] = json.loads(bytes(answer.body))
-    return body
+        self.metrics.take(numbers)

@@ -7,7 +7,8 @@ always satisfy their schema. With tool_choice "auto" the model may answer in tex
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from lmprog_runtime.errors import RequestRefused
 from lmprog_runtime.request import Constraint
@@ -64,11 +65,35 @@ def _envelopes(tools: list[Tool]) -> Constraint:
     return Constraint("json_schema", json.dumps(schema))
 
 
-def tool_text(tools: list[Tool]) -> str:
-    """A description of the tools, for models whose chat template has no place for them."""
+# -- models whose chat template has no place for tools ----------------------------------------------------------------
+
+
+def with_tool_text(messages: list[dict[str, Any]], tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """The tools described in the system message, which is made when there is none."""
+    if not tools:
+        return messages
+    if messages[0]["role"] != "system":
+        return [{"role": "system", "content": _tool_text(tools)}, *messages]
+    first = {**messages[0], "content": f"{messages[0]['content']}\n\n{_tool_text(tools)}"}
+    return [first, *messages[1:]]
+
+
+def _tool_text(tools: Sequence[Tool]) -> str:
     lines = [json.dumps(tool.function.model_dump(exclude_none=True), ensure_ascii=False) for tool in tools]
     return (
         "You can call these functions:\n"
         + "\n".join(lines)
         + f'\nTo call one, answer with {CALL_OPEN}{{"name": ..., "arguments": {{...}}}}{CALL_CLOSE} and nothing else.'
     )
+
+
+def in_plain_turns(message: dict[str, Any]) -> dict[str, Any]:
+    """Calls and their results as text, as `_tool_text` asks for them."""
+    if message["role"] == "tool":
+        return {"role": "user", "content": f"<tool_response>{message['content']}</tool_response>"}
+    calls = [_call_text(call["function"]) for call in message.get("tool_calls", ())]
+    return {"role": message["role"], "content": "\n".join(filter(None, [message["content"], *calls]))}
+
+
+def _call_text(function: Mapping[str, str]) -> str:
+    return f'{CALL_OPEN}{{"name": {json.dumps(function["name"])}, "arguments": {function["arguments"]}}}{CALL_CLOSE}'
