@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+import jsonschema
+
 from lmprog_runtime.constraint.expressions import Expressions
+from lmprog_runtime.constraint.json_schema import compile_schema
+from lmprog_runtime.errors import RequestRefused
+from tests.support.schema_suites import Writer
 
 _NAMES = ("a", "b", "ab", "é")
 _TEXTS = ("", "a", "b", "ab", "ba", "aab", "é", 'q"\\')
@@ -29,16 +37,36 @@ def instance(random: Random, depth: int = 2) -> Any:
     return {name: instance(random, depth - 1) for name in names}
 
 
-class SchemaMaker:
-    """Random schemas. `features` are the groups of keywords to draw from."""
+SCHEMA_URIS = {
+    4: "http://json-schema.org/draft-04/schema#",
+    6: "http://json-schema.org/draft-06/schema#",
+    7: "http://json-schema.org/draft-07/schema#",
+    2019: "https://json-schema.org/draft/2019-09/schema",
+    2020: "https://json-schema.org/draft/2020-12/schema",
+}
 
-    def __init__(self, random: Random, features: tuple[str, ...]) -> None:
+FEATURES = ("constants", "numbers", "strings", "arrays", "unique", "objects", "names", "logic", "dependent")
+"""Groups of keywords that every draft has."""
+
+
+class SchemaMaker:
+    """Random schemas of a draft. `features` are the groups of keywords to draw from."""
+
+    def __init__(
+        self, random: Random, features: tuple[str, ...] = (*FEATURES, "unevaluated"), draft: int = 2020
+    ) -> None:
         self._random = random
         self._features = features
+        self._draft = draft
+
+    def declared(self, depth: int = 2) -> Any:
+        """A random schema that says which draft it follows."""
+        made = self.schema(depth)
+        return {"$schema": SCHEMA_URIS[self._draft], **made} if isinstance(made, dict) else made
 
     def schema(self, depth: int = 2) -> Any:
         random = self._random
-        if random.random() < 0.06:
+        if random.random() < 0.06 and self._draft > 4:
             return random.random() < 0.7
         made: dict[str, Any] = {}
         if random.random() < 0.5:
@@ -54,11 +82,11 @@ class SchemaMaker:
 
     def _leaf(self) -> Any:
         random = self._random
-        return random.choice(({"type": random.choice(_TYPES)}, {"const": instance(random, 0)}, True, {"minimum": 1}))
+        return random.choice(({"type": random.choice(_TYPES)}, {"enum": [instance(random, 0)]}, {}, {"minimum": 1}))
 
     def _constants(self, made: dict[str, Any], depth: int) -> None:
         random = self._random
-        if random.random() < 0.4:
+        if random.random() < 0.4 and self._draft > 4:
             made["const"] = instance(random, 1)
         else:
             made["enum"] = [instance(random, 1) for _ in range(random.randrange(1, 5))]
@@ -67,6 +95,9 @@ class SchemaMaker:
         random = self._random
         keyword = random.choice(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
         made[keyword] = random.choice((1, 2, 3, 0.5)) if keyword == "multipleOf" else random.choice(_NUMBERS)
+        if self._draft == 4 and keyword.startswith("exclusive"):
+            made[keyword.removeprefix("exclusive").lower()] = made[keyword]
+            made[keyword] = random.random() < 0.7
 
     def _strings(self, made: dict[str, Any], depth: int) -> None:
         random = self._random
@@ -75,14 +106,19 @@ class SchemaMaker:
 
     def _arrays(self, made: dict[str, Any], depth: int) -> None:
         random = self._random
-        keyword = random.choice(("items", "prefixItems", "minItems", "maxItems", "contains"))
+        keyword = random.choice(
+            ("items", "prefixItems", "minItems", "maxItems", "contains" if self._draft > 4 else "items")
+        )
         if keyword == "prefixItems":
-            made[keyword] = [self._below(depth) for _ in range(random.randrange(1, 3))]
+            prefix = [self._below(depth) for _ in range(random.randrange(1, 3))]
+            made[keyword if self._draft == 2020 else "items"] = prefix
+            if self._draft < 2020 and random.random() < 0.5:
+                made["additionalItems"] = self._below(depth)
         elif keyword in ("minItems", "maxItems"):
             made[keyword] = random.randrange(4)
         else:
             made[keyword] = self._below(depth)
-        if keyword == "contains" and random.random() < 0.5:
+        if keyword == "contains" and random.random() < 0.5 and self._draft >= 2019:
             made[random.choice(("minContains", "maxContains"))] = random.randrange(3)
 
     def _unique(self, made: dict[str, Any], depth: int) -> None:
@@ -105,7 +141,7 @@ class SchemaMaker:
 
     def _names(self, made: dict[str, Any], depth: int) -> None:
         random = self._random
-        if random.random() < 0.5:
+        if random.random() < 0.5 or self._draft == 4:
             patterns = random.sample(_PATTERNS, random.randrange(1, 3))
             made["patternProperties"] = {pattern: self._below(depth) for pattern in patterns}
         else:
@@ -115,7 +151,7 @@ class SchemaMaker:
 
     def _logic(self, made: dict[str, Any], depth: int) -> None:
         random = self._random
-        keyword = random.choice(("allOf", "anyOf", "oneOf", "not", "if"))
+        keyword = random.choice(("allOf", "anyOf", "oneOf", "not", "if" if self._draft >= 7 else "not"))
         if keyword == "not":
             made[keyword] = self._below(depth)
         elif keyword == "if":
@@ -127,10 +163,10 @@ class SchemaMaker:
     def _dependent(self, made: dict[str, Any], depth: int) -> None:
         random = self._random
         name, other = random.sample(_NAMES, 2)
-        if random.random() < 0.5:
-            made["dependentRequired"] = {name: [other]}
-        else:
-            made["dependentSchemas"] = {name: self._below(depth)}
+        by_name = random.random() < 0.5
+        needed = [other] if by_name else self._below(depth)
+        keyword = "dependentRequired" if by_name else "dependentSchemas"
+        made[keyword if self._draft >= 2019 else "dependencies"] = {name: needed}
 
     def _unevaluated(self, made: dict[str, Any], depth: int) -> None:
         keyword = self._random.choice(("unevaluatedProperties", "unevaluatedItems"))
@@ -176,3 +212,73 @@ class Sampler:
                     found[after] = found.get(after, b"") + bytes([byte])
             self._live[state] = found
         return found
+
+
+VALIDATORS: dict[int, Any] = {
+    4: jsonschema.Draft4Validator,
+    6: jsonschema.Draft6Validator,
+    7: jsonschema.Draft7Validator,
+    2019: jsonschema.Draft201909Validator,
+    2020: jsonschema.Draft202012Validator,
+}
+
+_TEXTS_PER_SCHEMA, _INSTANCES_PER_SCHEMA, _INSTANCES_WITHOUT = 6, 14, 60
+
+
+@dataclass
+class Tally:
+    """What a run of the fuzzer has looked at, and where it found the two to differ."""
+
+    schemas: int = 0
+    refused: int = 0
+    instances: int = 0
+    texts: int = 0
+    differences: list[str] = field(default_factory=list)
+
+
+def compare(tally: Tally, seed: int, draft: int = 2020, order: str = "schema") -> None:
+    """One random schema against `jsonschema`: instances, and random texts of the expression."""
+    random = Random(seed)
+    # jsonschema lets `contains` evaluate items in 2019-09 already, which the standard does not
+    features = (*FEATURES, "unevaluated") if draft == 2020 else FEATURES
+    schema = SchemaMaker(random, features, draft).declared()
+    validator = VALIDATORS[draft](schema)
+    expressions = Expressions()
+    tally.schemas += 1
+    try:
+        root = expressions.arena.seal(compile_schema(json.dumps(schema), expressions, order=order), b"\xff" * 32)
+    except RequestRefused as refusal:
+        tally.refused += 1
+        if "No JSON value" in str(refusal):
+            _check_emptiness(tally, random, validator, f"{seed}/{draft}: {json.dumps(schema)}")
+        return
+    name = f"{seed}/{draft}/{order}: {json.dumps(schema, ensure_ascii=False)}"
+    writer = Writer(expressions, root)
+    accepts = writer.accepts if order == "any" else writer.accepts_some_order
+    for value in (instance(random) for _ in range(_INSTANCES_PER_SCHEMA)):
+        tally.instances += 1
+        if accepts(value) != validator.is_valid(value):
+            tally.differences.append(f"{name} on {json.dumps(value, ensure_ascii=False)}")
+    _walk(tally, Sampler(expressions, root), random, validator, name)
+
+
+def _check_emptiness(tally: Tally, random: Random, validator: Any, name: str) -> None:
+    for value in (instance(random) for _ in range(_INSTANCES_WITHOUT)):
+        tally.instances += 1
+        if validator.is_valid(value):
+            tally.differences.append(f"{name} is said to have no instance, but has {json.dumps(value)}")
+
+
+def _walk(tally: Tally, sampler: Sampler, random: Random, validator: Any, name: str) -> None:
+    for _ in range(_TEXTS_PER_SCHEMA):
+        text = sampler.text(random)
+        if text is None or not _is_comparable(text):
+            continue
+        tally.texts += 1
+        if not validator.is_valid(json.loads(text)):
+            tally.differences.append(f"{name} lets through {text}")
+
+
+def _is_comparable(text: str) -> bool:
+    """Whether jsonschema can tell: it computes in floats, and its `$` and `.` are those of Python's `re`."""
+    return not re.search(r"[\d.]{16}|[eE][+-]?\d{2}|\\[nr]", text)

@@ -74,7 +74,8 @@ def suite_groups() -> Iterator[Group]:
 
 
 def run(group: Group, *, order: str = "schema", whitespace: str = "compact", reorders: bool = False) -> Outcome:
-    """One group. `reorders`: an instance counts as accepted when it is in some order of its members."""
+    """One group. `reorders`: a valid instance may be written in some other order of its members, as `order="schema"`
+    fixes one. Invalid ones are tried as they are; every order of them is tried where the expression has any order."""
     expressions = Expressions()
     start = time.perf_counter()
     try:
@@ -83,36 +84,58 @@ def run(group: Group, *, order: str = "schema", whitespace: str = "compact", reo
         )
         root = expressions.arena.seal(root, EVERY_BYTE)
     except RequestRefused as refusal:
-        return Outcome(group, time.perf_counter() - start, f"{type(refusal).__name__}: {refusal}")
+        return _refused(group, time.perf_counter() - start, refusal)
     seconds = time.perf_counter() - start
     writer = Writer(expressions, root, whitespace)
     accepts = writer.accepts_some_order if reorders else writer.accepts
     over = tuple(instance for instance, is_valid in group.tests if is_valid and not accepts(instance))
-    under = tuple(instance for instance, is_valid in group.tests if not is_valid and accepts(instance))
+    under = tuple(instance for instance, is_valid in group.tests if not is_valid and writer.accepts(instance))
     return Outcome(group, seconds, None, over, under)
+
+
+def writer_of(schema: Any, whitespace: str = "compact", **options: Any) -> Writer:
+    """The compiled and sealed expression of a schema, given as a value or as text."""
+    text = schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False)
+    expressions = Expressions()
+    root = compile_schema(text, expressions, whitespace, **options)
+    return Writer(expressions, expressions.arena.seal(root, EVERY_BYTE), whitespace)
+
+
+def _refused(group: Group, seconds: float, refusal: RequestRefused) -> Outcome:
+    """A schema that is said to have no instance passes when it has none among the labelled ones."""
+    if str(refusal).startswith("No JSON value"):
+        return Outcome(group, seconds, None, over=tuple(instance for instance, is_valid in group.tests if is_valid))
+    return Outcome(group, seconds, f"{type(refusal).__name__}: {refusal}")
 
 
 class Writer:
     """Writes instances into an expression, in the style that it was compiled for."""
 
     def __init__(self, expressions: Expressions, root: int, whitespace: str = "compact") -> None:
-        self._expressions = expressions
-        self._root = root
-        self._comma, self._colon = SEPARATORS[whitespace]
+        self.expressions = expressions
+        self.root = root
+        self._comma, self._colon = SEPARATORS.get(whitespace, SEPARATORS["dense"])
+
+    def accepts_text(self, text: str) -> bool:
+        return self.expressions.matches(self.root, text.encode())
+
+    def allows_beginning(self, text: str) -> bool:
+        """Whether some text of the expression begins so."""
+        return self._step(self.root, text) != Expressions.EMPTY
 
     def text(self, instance: Any) -> str:
         return json.dumps(instance, ensure_ascii=False, separators=(self._comma, self._colon))
 
     def accepts(self, instance: Any) -> bool:
-        return self._expressions.matches(self._root, self.text(instance).encode(errors="surrogatepass"))
+        return self.expressions.matches(self.root, self.text(instance).encode(errors="surrogatepass"))
 
     def accepts_some_order(self, instance: Any) -> bool:
         """Whether some order of the members of the objects in the instance is accepted."""
         self._budget = ORDERS_TRIED
-        return any(self._expressions.is_nullable(state) for state in self._after(self._root, instance))
+        return any(self.expressions.is_nullable(state) for state in self._after(self.root, instance))
 
     def _step(self, state: int, text: str) -> int:
-        return self._expressions.arena.step(state, text.encode(errors="surrogatepass"))
+        return self.expressions.arena.step(state, text.encode(errors="surrogatepass"))
 
     def _after(self, state: int, value: Any) -> Iterator[int]:
         """States after a value, over the orders of its members, each once."""

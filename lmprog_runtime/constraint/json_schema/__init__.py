@@ -11,7 +11,14 @@ from lmprog_runtime.constraint.expressions import Expressions
 from lmprog_runtime.constraint.json_schema.compiler import Compiler
 from lmprog_runtime.constraint.json_schema.document import Document
 from lmprog_runtime.constraint.json_schema.layouts import SEPARATORS
-from lmprog_runtime.constraint.json_schema.options import DEFAULT_LIMITS, Formats, Order, SchemaLimits, SchemaOptions
+from lmprog_runtime.constraint.json_schema.options import (
+    DEFAULT_LIMITS,
+    Clock,
+    Formats,
+    Order,
+    SchemaLimits,
+    SchemaOptions,
+)
 from lmprog_runtime.constraint.json_schema.values import parse
 from lmprog_runtime.errors import ConstraintInvalid
 
@@ -36,9 +43,10 @@ def compile_schema(
     Raises ConstraintInvalid for a malformed schema, or one without any instance; ConstraintUnsupported for a keyword
     that cannot be enforced; ConstraintTooLarge when a limit is reached. All three name the keyword or limit, and where.
     """
+    clock = Clock(limits.seconds)
+    document = Document(parse(schema_text), limits.depth, clock)
     options = SchemaOptions(whitespace, order, formats, limits)
-    document = Document(parse(schema_text), limits.depth)
-    expression = Compiler(document, expressions, options).compile()
+    expression = Compiler(document, expressions, options, clock).compile()
     if expression == Expressions.EMPTY:
         raise ConstraintInvalid("No JSON value satisfies the schema; remove what contradicts itself.")
     return expression

@@ -8,7 +8,7 @@ from typing import Any
 from lmprog_runtime.constraint.json_schema.context import Context, Handler, opposite
 from lmprog_runtime.constraint.json_schema.document import Resource
 from lmprog_runtime.constraint.json_schema.facets import ALL_CASES, NO_CASES, Cases, ObjectFacet, cases_of
-from lmprog_runtime.constraint.json_schema.goals import NEVER, Goal, both
+from lmprog_runtime.constraint.json_schema.goals import ANYTHING, NEVER, Goal, both
 from lmprog_runtime.constraint.json_schema.values import OBJECT
 
 # -- references -----------------------------------------------------------------------------------------------------
@@ -95,6 +95,8 @@ def _any_of_with_annotations(context: Context, goals: list[Goal]) -> Cases:
 
 def _one_of(context: Context, holds: bool) -> Cases:
     goals = [context.goal(schema) for schema in context.schema["oneOf"]]
+    for goal in goals:  # first, so that asking whether they are disjoint does not lead into them
+        context.plain_cases(goal)
     if holds:
         return context.either(_only(context, goals, index) for index in range(len(goals)))
     pairs = (_both_hold(context, one, other) for i, one in enumerate(goals) for other in goals[:i])
@@ -156,10 +158,10 @@ def _dependencies(context: Context, keyword: str, holds: bool) -> Cases:
 
 def _dependency(context: Context, name: str, needed: Any, holds: bool) -> Cases:
     """The member is absent, or what it needs is the case."""
-    present = ObjectFacet(required=(name,))
+    present = ObjectFacet(((name, ANYTHING),), required=(name,))  # named, to come before what it needs
     if isinstance(needed, list):
         names = tuple(dict.fromkeys(needed))
-        facets = [ObjectFacet(required=(name, *names))] if holds else [_without(other, present) for other in names]
+        facets = [present._replace(required=(name, *names))] if holds else [_without(other, present) for other in names]
         kept = cases_of(OBJECT, facets, NO_CASES)
     else:
         goal = context.goal(needed)

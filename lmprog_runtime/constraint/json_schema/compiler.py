@@ -14,7 +14,7 @@ from lmprog_runtime.constraint.json_schema.inhabitance import Inhabitance, Shape
 from lmprog_runtime.constraint.json_schema.layouts import layout
 from lmprog_runtime.constraint.json_schema.numbers import Numbers
 from lmprog_runtime.constraint.json_schema.objects import Braces, Objects
-from lmprog_runtime.constraint.json_schema.options import SchemaOptions
+from lmprog_runtime.constraint.json_schema.options import Clock, SchemaOptions
 from lmprog_runtime.constraint.json_schema.plans import Plan
 from lmprog_runtime.constraint.json_schema.strings import Strings
 from lmprog_runtime.constraint.json_schema.values import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING
@@ -28,16 +28,17 @@ _TEXTS = {None: b"null", True: b"true", False: b"false"}
 class Compiler:
     """Compiles one document into one `Expressions`."""
 
-    def __init__(self, document: Document, expressions: Expressions, options: SchemaOptions) -> None:
+    def __init__(self, document: Document, expressions: Expressions, options: SchemaOptions, clock: Clock) -> None:
         self._e = expressions
+        self._clock = clock
         self._limits = options.limits
         punctuation = layout(options.whitespace, expressions)
         self._strings = Strings(expressions)
         self._numbers = Numbers(expressions, options.limits.modulus)
         self._arrays = Arrays(Brackets(expressions, punctuation), options.limits.counted, self._listed)
         braces = Braces(expressions, self._strings, punctuation, options.order == "any")
-        self._objects = Objects(braces, options.limits.alternatives)
-        self._expander = Expander(document, self._strings, options)
+        self._objects = Objects(braces, options.limits.alternatives, clock)
+        self._expander = Expander(document, self._strings, options, clock)
         self._expander.is_disjoint = self._is_disjoint
         self._inhabitance = Inhabitance(self._known_shape)
         self._probes = 0  # questions of disjointness that came up while answering one
@@ -51,6 +52,7 @@ class Compiler:
         root = self._expander.root_goal()
         pending = [root]
         while pending:
+            self._clock.check()
             goal = pending[-1]
             missing = self._missing(goal)
             if missing:
@@ -123,6 +125,7 @@ class Compiler:
         """The shape of a goal; None when it hangs on a schema that is still being expanded."""
         if goal in self._shapes:
             return self._shapes[goal]
+        self._clock.check()
         try:
             cases = self._expander.expand_below(goal) if is_below else self._expander.expand(goal)
         except StillExpanding:

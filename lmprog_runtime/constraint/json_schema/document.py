@@ -13,6 +13,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 from lmprog_runtime.constraint.json_schema import dialects
 from lmprog_runtime.constraint.json_schema.dialects import FIRST_DRAFT, SHAPES, SUBSCHEMAS, UNDECLARED, Dialect
+from lmprog_runtime.constraint.json_schema.options import Clock
 from lmprog_runtime.errors import ConstraintInvalid, ConstraintTooLarge, ConstraintUnsupported
 
 
@@ -66,11 +67,12 @@ class Document:
     for more than `max_depth` schemas inside each other; each with the JSON pointer.
     """
 
-    def __init__(self, root: Any, max_depth: int) -> None:
+    def __init__(self, root: Any, max_depth: int, clock: Clock) -> None:
         if not isinstance(root, (dict, bool)):
             raise ConstraintInvalid("A JSON schema is an object, true or false; this text holds something else.")
         self.root = root
         self._max_depth = max_depth
+        self._clock = clock
         self._places: dict[int, Place] = {}  # by identity of the schema object
         self._resources: dict[str, Resource] = {}
         self._start = Resource("", root, UNDECLARED)
@@ -96,6 +98,7 @@ class Document:
             if not isinstance(schema, dict):
                 where = "#" + (parent.pointer if parent else "") + path
                 raise ConstraintInvalid(f"The schema at {where} must be an object, true or false.")
+            self._clock.check()
             place = self._enter(schema, parent, path, resource)
             pending.extend((child, place, step, place.resource) for step, child in _children(place))
 

@@ -6,7 +6,6 @@ handlers of single keywords live in the modules *_keywords.py and applicators.py
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -24,7 +23,7 @@ from lmprog_runtime.constraint.json_schema.dialects import UNDECLARED
 from lmprog_runtime.constraint.json_schema.document import Document, Place, Resource
 from lmprog_runtime.constraint.json_schema.facets import ALL_CASES, NO_CASES, Cases, Facets, StringFacet, meet, union
 from lmprog_runtime.constraint.json_schema.goals import ANYTHING, NEVER, Goal, Literal
-from lmprog_runtime.constraint.json_schema.options import SchemaOptions
+from lmprog_runtime.constraint.json_schema.options import Clock, SchemaOptions
 from lmprog_runtime.constraint.json_schema.strings import Strings
 from lmprog_runtime.constraint.json_schema.values import KINDS, OBJECT, STRING, identity
 from lmprog_runtime.errors import ConstraintInvalid, ConstraintTooLarge
@@ -69,12 +68,12 @@ class Expander:
 
     is_disjoint: Callable[[Goal], bool]
 
-    def __init__(self, document: Document, strings: Strings, options: SchemaOptions) -> None:
+    def __init__(self, document: Document, strings: Strings, options: SchemaOptions, clock: Clock) -> None:
         self.document = document
         self.strings = strings
         self.options = options
         self._absorption = Absorption(lambda goal: self.is_disjoint(goal))
-        self._deadline = time.monotonic() + options.limits.seconds
+        self._clock = clock
         self._has_scope = document.has_dynamic_scope
         self._constants = Resource("", True, UNDECLARED)  # where made-up schemas of constants stand
         self._nodes: list[Node | Either | None] = [None]  # the first is the schema `false`
@@ -167,6 +166,7 @@ class Expander:
         node = self._nodes[literal.node]
         if node is None:
             return NO_CASES if literal.holds else ALL_CASES
+        self._clock.check()
         with self._opened(key, node):
             found = self._node_cases(node, *key)
         self._literals[key] = found
@@ -247,7 +247,8 @@ class Expander:
         if not first or not second:
             return ()
         most = self.options.limits.alternatives
-        if len(first) * len(second) > most * _PAIRS or time.monotonic() > self._deadline:
+        self._clock.check()
+        if len(first) * len(second) > most * _PAIRS:
             self._refuse_alternatives(place)
         if kind == STRING and len(first) * len(second) > _FEW_FACETS:
             first, second = self._merged_strings(first), self._merged_strings(second)
@@ -269,7 +270,7 @@ class Expander:
         limits = self.options.limits
         raise ConstraintTooLarge(
             f"The branches of the schema at {place.at() if place else '#'} come to more than {limits.alternatives} "
-            f"alternatives for one value, or took more than {limits.seconds:g} s; use fewer, or exclusive, branches."
+            "alternatives for one value; use fewer branches, or exclusive ones."
         )
 
 

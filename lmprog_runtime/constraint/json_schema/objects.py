@@ -14,6 +14,7 @@ from lmprog_runtime.constraint.expressions import Expressions
 from lmprog_runtime.constraint.json_schema.facets import ObjectFacet, Rule, Scope
 from lmprog_runtime.constraint.json_schema.goals import ANYTHING, NEVER, Goal, both
 from lmprog_runtime.constraint.json_schema.layouts import Layout
+from lmprog_runtime.constraint.json_schema.options import Clock
 from lmprog_runtime.constraint.json_schema.plans import Compiled, HasInstance
 from lmprog_runtime.constraint.json_schema.strings import Strings
 from lmprog_runtime.errors import ConstraintTooLarge, ConstraintUnsupported
@@ -188,9 +189,10 @@ def _joined(items: list[int], separator: int) -> Iterator[int]:
 class Objects:
     """Plans of object facets."""
 
-    def __init__(self, braces: Braces, most_ways: int) -> None:
+    def __init__(self, braces: Braces, most_ways: int, clock: Clock) -> None:
         self._braces = braces
         self._most_ways = most_ways
+        self._clock = clock
         self._strings = braces.strings
         self._e = braces.expressions
         self._in_scope: dict[tuple[str, int | None, frozenset[int]], bool] = {}
@@ -219,6 +221,7 @@ class Objects:
         pending: dict[tuple[ObjectFacet, tuple[Rule, ...], int], None] = {(facet, (), 0): None}
         steps = 0
         while pending:
+            self._clock.check()
             (facet, unnamed, index), _ = pending.popitem()
             members = self._members(facet, names)
             if members is None:
@@ -322,6 +325,7 @@ class Objects:
             free = self._e.intersect(free, self._strings.other_than(names))
         cells = [_RuledCell(free, frozenset(), ANYTHING)]
         for language in _languages(facet):
+            self._clock.check()
             cells = [half for cell in cells for half in self._halves(cell, language)]
         ruled = []
         for cell in cells:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import Literal, NamedTuple
+
+from lmprog_runtime.errors import ConstraintTooLarge
 
 Order = Literal["schema", "any"]
 Formats = Literal["assert", "annotate"]
@@ -17,10 +20,25 @@ class SchemaLimits(NamedTuple):
     goals: int = 20_000  # different conjunctions of schemas for items and members
     counted: int = 20_000  # positions x counters of one array
     modulus: int = 2_000  # of multipleOf, once its trailing zeros are taken off
-    seconds: float = 5.0  # of the front end; the automaton has its own clock
+    seconds: float = 1.5  # of the front end, checked as it goes; the automaton has its own clock
 
 
 DEFAULT_LIMITS = SchemaLimits()
+
+
+class Clock:
+    """The time limit of one compilation, asked from inside every loop that can grow with the schema."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._deadline = time.monotonic() + seconds
+
+    def check(self) -> None:
+        """Raises ConstraintTooLarge when the time is up."""
+        if time.monotonic() > self._deadline:
+            raise ConstraintTooLarge(
+                f"The schema takes more than {self._seconds:g} s to compile; make it smaller or its branches exclusive."
+            )
 
 
 class SchemaOptions(NamedTuple):

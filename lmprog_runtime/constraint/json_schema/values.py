@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from decimal import Decimal
 from typing import Any, NoReturn
 
-from lmprog_runtime.errors import ConstraintInvalid, ConstraintTooLarge
+from lmprog_runtime.errors import ConstraintInvalid, ConstraintTooLarge, RequestRefused
 
 NULL, BOOLEAN, NUMBER, STRING, ARRAY, OBJECT = KINDS = range(6)
 """The six types of the data model. An integer is a number."""
@@ -25,6 +25,8 @@ def parse(text: str) -> Any:
         return json.loads(text, parse_float=_decimal, parse_constant=_refuse_constant)
     except RecursionError:
         raise ConstraintTooLarge("The schema is nested too deeply to be read; make it flatter.") from None
+    except RequestRefused:
+        raise
     except json.JSONDecodeError as error:
         raise ConstraintInvalid(f"The schema is not JSON: {error}.") from None
     except ValueError as error:  # an integer of more digits than Python converts
