@@ -1,12 +1,8 @@
-"""Implementations under test. The interpreter of Triton must be asked for before its kernels are imported."""
+"""Implementations under test."""
 
 from __future__ import annotations
 
-import os
-
 import pytest
-
-os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from lmprog_runtime.ops import Kernels, kernels_for
 
