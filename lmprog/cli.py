@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from lmprog.errors import LmprogError
+from lmprog.errors import LmprogError, MissingDependency
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -33,6 +33,8 @@ def _parser() -> argparse.ArgumentParser:
     pull = _add(commands, "pull", _pull, "fetch a model, so that it works offline")
     pull.add_argument("model")
     _add(commands, "models", _models, "list the models on this machine")
+    harness = _add(commands, "lm-eval", _lm_eval, "run lm-evaluation-harness with lmprog as one of its models")
+    harness.add_argument("arguments", nargs=argparse.REMAINDER, help="what lm_eval takes, such as --model lmprog")
     return parser
 
 
@@ -60,6 +62,15 @@ def _pull(options: argparse.Namespace) -> int:
 
     files = pull(options.model)
     print(f"{options.model}: {files.directory}")
+    return 0
+
+
+def _lm_eval(options: argparse.Namespace) -> int:
+    try:
+        from lmprog_runtime.harness.lm_eval_model import run_harness
+    except ImportError as error:
+        raise MissingDependency(f"{error.name} is not installed.", hint="Run: pip install lm-eval") from error
+    run_harness(options.arguments)
     return 0
 
 

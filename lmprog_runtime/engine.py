@@ -31,7 +31,7 @@ from lmprog_runtime.request import (
     Sink,
 )
 from lmprog_runtime.scheduler import ScheduledStep, Scheduler, Sequence, StepOutput
-from lmprog_runtime.scoring import ScoreJob
+from lmprog_runtime.scoring import NodeScore, ScoreJob
 from lmprog_runtime.verification import CacheVerifier
 
 log = logging.getLogger("lmprog.engine")
@@ -398,9 +398,11 @@ class Engine:
         nodes = [node for node, parent in enumerate(tree.parents) if output.row_start <= parent + to_row < end]
         if nodes:
             rows = logits[[tree.parents[node] + to_row for node in nodes]]
-            for node, entry in zip(nodes, token_logprobs(rows, [tree.tokens[node] for node in nodes], 0), strict=True):
+            best = int(job.request.wants_greedy)
+            for node, entry in zip(nodes, token_logprobs(rows, [tree.tokens[i] for i in nodes], best), strict=True):
                 assert entry.logprob is not None
-                job.found[index][node] = entry.logprob
+                is_best = bool(entry.top) and entry.top[0][1] == entry.logprob
+                job.found[index][node] = NodeScore(entry.logprob, is_best)
         if output.first_position + output.row_count == sequence.total:
             self._finish_part(job, sequence)
 

@@ -98,6 +98,7 @@ class GenerateRequest:
 class ChoiceTokens(NamedTuple):
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]  # natural log, one per token id, given prompt and earlier tokens
+    is_greedy: bool | None = None  # each token is the likeliest at its place; None unless asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,7 @@ class ScoreRequest:
 
     token_ids: Sequence[int]  # the common prefix, at least one token
     choices: Sequence[Sequence[int]]
+    wants_greedy: bool = False  # also say whether each choice is what greedy decoding would give
     salt: str | None = None
     priority: int = 0
     use_cache: bool = True

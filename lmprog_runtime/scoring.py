@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from lmprog_runtime import scheduler
 from lmprog_runtime.request import ChoiceTokens, ScoreRequest, ScoreResult, Sink, Usage
@@ -12,6 +13,14 @@ from lmprog_runtime.timing import Timing
 
 MOST_TRIE_NODES = 256
 """Rows of one scoring job. All of them go through the head, so this bounds its logits to 256 x vocabulary."""
+
+
+class NodeScore(NamedTuple):
+    logprob: float  # natural log, given the parent
+    is_best: bool  # the likeliest child of its parent; meaningful only where it was asked for
+
+
+UNSCORED = NodeScore(0.0, False)
 
 
 class ChoiceTrie:
@@ -32,12 +41,14 @@ class ChoiceTrie:
         self._node_of = known
         self.tree = TokenTree(tuple(tokens), tuple(parents))
 
-    def choices(self, node_logprobs: Sequence[float]) -> list[ChoiceTokens]:
-        """One entry per choice, in the order given; `node_logprobs[i]` is the logprob of node i given its parent."""
-        return [
-            ChoiceTokens(choice, tuple(node_logprobs[self._node_of[choice[:end]]] for end in range(1, len(choice) + 1)))
-            for choice in self._choices
-        ]
+    def choices(self, found: Sequence[NodeScore], *, with_greedy: bool) -> list[ChoiceTokens]:
+        """One entry per choice, in the order given; `found[i]` is what node i got from its parent's logits."""
+        answers = []
+        for choice in self._choices:
+            nodes = [found[self._node_of[choice[:end]]] for end in range(1, len(choice) + 1)]
+            is_greedy = all(node.is_best for node in nodes) if with_greedy else None
+            answers.append(ChoiceTokens(choice, tuple(node.logprob for node in nodes), is_greedy))
+        return answers
 
 
 def split_choices(choices: Sequence[Sequence[int]], most_nodes: int) -> list[list[int]]:
@@ -63,20 +74,21 @@ class ScoreJob:
     tries: list[ChoiceTrie]
     timing: Timing = field(default_factory=Timing)
     sequences: list[scheduler.Sequence] = field(default_factory=list)
-    found: list[list[float]] = field(default_factory=list)  # per trie, the logprob of each node given its parent
+    found: list[list[NodeScore]] = field(default_factory=list)  # per trie and node
     unfinished: int = 0
 
     @classmethod
     def of(cls, request: ScoreRequest, sink: Sink) -> ScoreJob:
         groups = split_choices(request.choices, MOST_TRIE_NODES)
         tries = [ChoiceTrie([request.choices[i] for i in group]) for group in groups]
-        empty = [[0.0] * len(trie.tree.tokens) for trie in tries]
+        empty = [[UNSCORED] * len(trie.tree.tokens) for trie in tries]
         return cls(request, sink, groups, tries, found=empty, unfinished=len(tries))
 
     def result(self) -> ScoreResult:
         ordered: dict[int, ChoiceTokens] = {}
-        for group, trie, logprobs in zip(self.groups, self.tries, self.found, strict=True):
-            ordered.update(zip(group, trie.choices(logprobs), strict=True))
+        for group, trie, found in zip(self.groups, self.tries, self.found, strict=True):
+            answers = trie.choices(found, with_greedy=self.request.wants_greedy)
+            ordered.update(zip(group, answers, strict=True))
         nodes = sum(len(trie.tree.tokens) for trie in self.tries)
         usage = Usage(len(self.request.token_ids) + nodes, self.sequences[0].cached_tokens, 0, 0)
         choices = tuple(ordered[index] for index in range(len(self.request.choices)))
