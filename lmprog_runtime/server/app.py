@@ -99,7 +99,7 @@ class _Streamed(Response):
         super().__init__(media_type="text/event-stream")
         self._events = events
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
         await self._events.send_to(receive, send)
 
 

@@ -11,7 +11,7 @@ from lmprog_runtime.server.tools import CALL_CLOSE, CALL_OPEN, ToolPlan
 from lmprog_runtime.stops import StopMatcher
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
-_ENVELOPE = re.compile(r'\{"name":"((?:[^"\\]|\\.)*)","arguments":')
+_ENVELOPE = re.compile(r'\{"name": ?"((?:[^"\\]|\\.)*)", ?"arguments": ?')
 
 
 class Piece(NamedTuple):

@@ -27,9 +27,7 @@ def exporter(endpoint: str, model_name: str) -> Watcher:
         end = time.time_ns()
         name = f"{done.method} {done.path}"
         start = end - int(done.seconds * 1e9)
-        span = tracer.start_span(
-            f"{done.method} {done.path}", start_time=start, attributes=attributes(done, model_name)
-        )
+        span = tracer.start_span(name, start_time=start, attributes=attributes(done, model_name))
         span.end(end)
 
     return watch

@@ -21,7 +21,7 @@ from lmprog_runtime.model.files import ModelFiles
 from lmprog_runtime.model.model_spec import read_spec
 from lmprog_runtime.model.weights import open_weights
 from lmprog_runtime.runtime import LocalRuntime
-from lmprog_runtime.server.launch import make_server
+from lmprog_runtime.server.launch import DrainingServer, make_server
 from lmprog_runtime.server.settings import ServerSettings
 from lmprog_runtime.server.state import ServerState
 from tests.support.byte_tokenizer import CHATML, FIRST_BYTE
@@ -50,15 +50,16 @@ def tiny_runtime(*, template: str | None = CHATML, slots: int = SLOTS, **setting
 class Served:
     """A running server and its clients."""
 
-    def __init__(self, state: ServerState, url: str) -> None:
-        self.state, self.runtime, self.url = state, state.runtime, url
+    def __init__(self, state: ServerState, server: DrainingServer, url: str) -> None:
+        self.state, self.runtime, self.server, self.url = state, state.runtime, server, url
         key = (state.settings.keys or ("none",))[0]
         self.http = httpx.Client(base_url=url, timeout=60, headers={"Authorization": f"Bearer {key}"})
         self.openai = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)
         self.async_openai = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)
 
     def post(self, path: str, **body: Any) -> httpx.Response:
-        return self.http.post(path, json=body)
+        # escaped, so that half a surrogate pair can be sent
+        return self.http.post(path, content=json.dumps(body), headers={"content-type": "application/json"})
 
     def ok(self, path: str, **body: Any) -> Any:
         answer = self.post(path, **body)
@@ -115,7 +116,7 @@ def serving(runtime: LocalRuntime | None = None, **settings: Any) -> Iterator[Se
     try:
         eventually(lambda: bool(getattr(server, "started", False)) and state.is_warm, 30)
         port = server.servers[0].sockets[0].getsockname()[1]
-        served = Served(state, f"http://127.0.0.1:{port}")
+        served = Served(state, server, f"http://127.0.0.1:{port}")
         yield served
         served.http.close()
     finally:

@@ -1,0 +1,225 @@
+"""A05, A06: clients that go away, models that crash or hang, and shutting down. Nothing leaks, nothing hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.tiny_server import ASCII_ONLY, CONTEXT, Served, eventually, serving, tiny_runtime
+
+LONG: dict[str, Any] = {"model": "tiny", "prompt": "abc", "max_tokens": CONTEXT - 100, "logit_bias": ASCII_ONLY}
+
+
+def _leave(server: Served, body: dict[str, Any], *, after_lines: int | None = None, seconds: float = 0.3) -> None:
+    """Send a request and close the connection: after so many lines of its stream, or after a while without any."""
+    before = server.metric("num_aborted_requests_total")
+    timeout = httpx.Timeout(30, read=30 if after_lines else seconds)
+    with httpx.Client(base_url=server.url, timeout=timeout) as client, contextlib.suppress(httpx.ReadTimeout):
+        with client.stream("POST", "/v1/completions", json=body) as answer:
+            for number, _ in enumerate(answer.iter_lines()):
+                if number == after_lines:
+                    break
+    eventually(lambda: server.metric("num_aborted_requests_total") == before + 1)
+    server.comes_to_rest()
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_leaving_in_the_middle_of_a_stream(server: Served, n: int) -> None:
+    steps = server.runtime.statistics()["steps"]
+    _leave(server, {**LONG, "stream": True, "n": n}, after_lines=6)
+    assert server.runtime.statistics()["steps"] < steps + 1000, "it was aborted within some steps, not at its end"
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_leaving_before_a_whole_answer(server: Served, n: int) -> None:
+    _leave(server, {**LONG, "n": n})
+
+
+def test_leaving_before_the_first_token(server: Served) -> None:
+    blocker = threading.Event()
+    executor = server.runtime.executor
+    step = executor.step
+    executor.step = lambda batch: (blocker.wait(10), step(batch))[1]  # type: ignore[method-assign]
+    try:
+        thread = threading.Thread(target=_leave, args=(server, {**LONG, "stream": True}))
+        thread.start()
+        time.sleep(0.5)
+    finally:
+        blocker.set()
+        executor.step = step  # type: ignore[method-assign]
+    thread.join(20)
+    server.comes_to_rest()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_leaving_while_a_constraint_compiles(server: Served, stream: bool) -> None:
+    compiling, go_on = threading.Event(), threading.Event()
+    engine = server.runtime.engine
+    compiler = engine._compiler
+
+    def slow(constraint: Any, prefix: bytes) -> Any:
+        compiling.set()
+        go_on.wait(10)
+        return compiler(constraint, prefix)
+
+    engine._compiler = slow
+    try:
+        _leave(server, {**LONG, "regex": "[a-z]+", "stream": stream})
+        assert compiling.is_set()
+    finally:
+        engine._compiler = compiler
+        go_on.set()
+    steps = server.runtime.statistics()["steps"]
+    time.sleep(0.2)
+    assert server.runtime.statistics()["steps"] == steps, "what nobody waits for is not started after all"
+    server.comes_to_rest()
+
+
+def test_stopping_by_request_id(server: Served) -> None:
+    found: dict[str, Any] = {}
+
+    def ask(stream: bool) -> None:
+        body = {**LONG, "stream": stream}
+        answer = httpx.post(
+            f"{server.url}/v1/completions", json=body, headers={"X-Request-Id": f"me-{stream}"}, timeout=60
+        )
+        found[str(stream)] = answer
+
+    for stream in (False, True):
+        thread = threading.Thread(target=ask, args=(stream,))
+        thread.start()
+        eventually(lambda: server.state.running == 1)
+        if stream:
+            eventually(lambda: server.runtime.statistics()["running"] == 1)
+            time.sleep(0.1)
+        assert server.ok("/abort", rid=f"me-{stream}") == {"aborted": 1}
+        thread.join(10)
+    assert found["False"].status_code == 499
+    assert found["False"].headers["x-request-id"] == "me-False"
+    error = json.loads(found["True"].text.strip().splitlines()[-1].removeprefix("data: "))
+    assert error["error"]["code"] == "request_aborted"
+    assert "No request" in server.refused("/abort", 404, rid="nobody")
+    server.comes_to_rest()
+
+
+def test_a_crashed_step_is_an_error_for_its_requests_only() -> None:
+    with serving() as server:
+        executor = server.runtime.executor
+        step, calls = executor.step, [0]
+
+        def crash_once(batch: Any) -> Any:
+            calls[0] += 1
+            if calls[0] == 3:
+                raise FloatingPointError("boom")
+            return step(batch)
+
+        executor.step = crash_once  # type: ignore[method-assign]
+        answer = server.post("/v1/completions", **{**LONG, "max_tokens": 20})
+        assert answer.status_code == 500
+        assert "boom" in answer.json()["error"]["message"]
+        assert server.http.get("/health").status_code == 200
+        assert server.ok("/v1/completions", **{**LONG, "max_tokens": 5})
+        calls[0] = 0
+        events = server.events("/v1/completions", **{**LONG, "max_tokens": 20})
+        assert "boom" in events[-2]["error"]["message"]
+        assert server.metric("failed_steps_total") == 2
+        server.comes_to_rest()
+
+
+def test_a_dead_engine_is_told_at_once() -> None:
+    """The scheduler itself fails: what runs gets its error, /health says so without a key, new requests are refused."""
+    with serving(api_key="k") as server:
+        scheduler = server.runtime.engine.scheduler
+        scheduler.complete = lambda step: 1 / 0  # type: ignore[method-assign]
+        answer = server.post("/v1/completions", **LONG)
+        assert answer.status_code == 500
+        assert "ZeroDivisionError" in answer.json()["error"]["message"]
+        health = httpx.get(f"{server.url}/health")
+        assert health.status_code == 503
+        assert "failed" in health.json()["reason"]
+        started = time.monotonic()
+        assert server.post("/v1/completions", **LONG).status_code == 503
+        assert time.monotonic() - started < 1
+        assert httpx.get(f"{server.url}/live").status_code == 200
+
+
+def test_a_model_that_hangs_is_told_too() -> None:
+    with serving(stall_seconds=0.2) as server:
+        go_on = threading.Event()
+        executor = server.runtime.executor
+        step = executor.step
+        executor.step = lambda batch: (go_on.wait(20), step(batch))[1]  # type: ignore[method-assign]
+        thread = threading.Thread(target=server.post, args=("/v1/completions",), kwargs={**LONG, "max_tokens": 1})
+        thread.start()
+        eventually(lambda: server.http.get("/health").status_code == 503)
+        assert "one step" in server.http.get("/health").json()["reason"]
+        assert server.http.get("/metrics").status_code == 200, "scraping never hangs with it"
+        assert server.post("/v1/completions", **LONG).status_code == 503
+        go_on.set()
+        thread.join(10)
+        eventually(lambda: server.http.get("/health").status_code == 200)
+
+
+def test_not_healthy_before_it_is_warm() -> None:
+    with serving() as server:
+        server.state.is_warm = False
+        answer = server.http.get("/health")
+        assert (answer.status_code, "warming" in answer.json()["reason"]) == (503, True)
+        assert server.post("/v1/completions", **LONG).headers["retry-after"] == "1"
+
+
+def test_a_full_queue_answers_429_with_retry_after() -> None:
+    with serving(max_queue=2) as server:
+        threads = [threading.Thread(target=server.post, args=("/v1/completions",), kwargs=LONG) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: server.state.running == 2)
+        answer = server.post("/v1/completions", **LONG)
+        assert answer.status_code == 429
+        assert answer.headers["retry-after"] == "1"
+        server.state.stop_all()
+        for thread in threads:
+            thread.join(10)
+        assert server.ok("/v1/completions", **{**LONG, "max_tokens": 1})
+
+
+@pytest.mark.parametrize("patience", [30.0, 0.3])
+def test_draining_finishes_what_runs_and_refuses_what_is_new(patience: float) -> None:
+    """SIGTERM: in flight is finished, unless that takes longer than the patience; then it is told."""
+    runtime = tiny_runtime()
+    with serving(runtime, drain_seconds=patience) as server:
+        found: list[httpx.Response] = []
+        body = {**LONG, "max_tokens": 300 if patience > 1 else 3900}
+        url = f"{server.url}/v1/completions"
+        thread = threading.Thread(target=lambda: found.append(httpx.post(url, json=body, timeout=60)))
+        thread.start()
+        eventually(lambda: server.state.running == 1)
+        drain = server.server.drain  # what the signal's handler calls on the event loop
+        server.server._loop.call_soon_threadsafe(drain)
+        eventually(lambda: server.state.is_draining)
+        assert httpx.get(f"{server.url}/health").status_code == 503
+        assert httpx.post(url, json=body).status_code == 503
+        thread.join(30)
+        assert found[0].status_code == (200 if patience > 1 else 499)
+        eventually(lambda: server.server.should_exit)
+
+
+def test_many_clients_that_leave_at_random_moments(server: Served) -> None:
+    async def one(client: httpx.AsyncClient, number: int) -> None:
+        body = {**LONG, "stream": number % 2 == 0, "n": 1 + number % 3, "max_tokens": 400}
+        with contextlib.suppress(asyncio.TimeoutError, TimeoutError, httpx.HTTPError):
+            await asyncio.wait_for(client.post("/v1/completions", json=body), 0.02 * (number % 17))
+
+    async def everyone() -> None:
+        async with httpx.AsyncClient(base_url=server.url, limits=httpx.Limits(max_connections=60)) as client:
+            await asyncio.gather(*(one(client, number) for number in range(60)))
+
+    asyncio.run(everyone())
+    server.comes_to_rest(30)
