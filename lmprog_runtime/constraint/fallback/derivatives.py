@@ -122,6 +122,7 @@ class Derivatives(Nodes):
         return found
 
     def _derivative(self, x: int, byte: int, follow: Follow) -> int:
+        self.check_time()
         kind, args = self.kind[x], self.args[x]
         if kind == SET:
             return EPSILON if args[0] >> byte & 1 else EMPTY

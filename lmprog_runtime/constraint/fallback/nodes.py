@@ -58,6 +58,7 @@ class Nodes:
         self.class_count = 1
         self.is_sealed = False
         self._index: dict[tuple[int, ...], int] = {}
+        self._ticks = 0
         self._deadline = time.monotonic() + limits.compile_seconds
         self._add((0,), False, 0)
         self._add((1,), True, 0)
@@ -73,7 +74,7 @@ class Nodes:
             raise LimitReached(STATES)
         if count * _NODE_BYTES > self.limits.arena_bytes:
             raise LimitReached(BYTES)
-        self.check_time(count)
+        self.check_time()
         self.kind.append(key[0])
         self.args.append(key[1:])
         self.nullable.append(nullable)
@@ -89,8 +90,9 @@ class Nodes:
             return self.is_plain[key[1]]
         return kind <= SET
 
-    def check_time(self, ticks: int) -> None:
-        if not ticks & 63 and time.monotonic() > self._deadline:
+    def check_time(self) -> None:
+        self._ticks += 1
+        if not self._ticks & 63 and time.monotonic() > self._deadline:
             raise LimitReached(TIME)
 
     def start_clock(self, seconds: float) -> None:
