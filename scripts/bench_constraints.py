@@ -23,7 +23,7 @@ import tokenizers
 
 from lmprog_runtime.constraint import arena as arena_module
 from lmprog_runtime.constraint.base import DEAD
-from lmprog_runtime.constraint.compiler import compile_constraint
+from lmprog_runtime.constraint.compiler import compile_constraint, warm_up
 from lmprog_runtime.constraint.vocabulary import Vocabulary
 from lmprog_runtime.errors import RequestRefused
 from lmprog_runtime.model.tokenizer import Tokenizer
@@ -62,10 +62,7 @@ class Ours:
 
     def __init__(self, tokenizer: Tokenizer, _: Path) -> None:
         self.vocabulary = Vocabulary(tokenizer.token_bytes, tokenizer.eos_ids, tokenizer.special_ids)
-        for text in ("{}", '{"type": "integer"}'):  # as a server does when it loads
-            grammar = compile_constraint(Constraint("json_schema", text), self.vocabulary)
-            for prefix in (b"", b'"', b"1", b"-", b"1.", b"1e"):
-                grammar.mask(grammar.advance_bytes(grammar.start, prefix))
+        warm_up(self.vocabulary)  # as a server does when it loads
 
     def compile(self, schema: str) -> Callable[[], Matcher]:
         grammar = compile_constraint(Constraint("json_schema", schema), self.vocabulary)

@@ -74,6 +74,14 @@ def prefix_constraint(data: bytes, then: CompiledGrammar | None, vocabulary: Voc
     return grammar
 
 
+def warm_up(vocabulary: Vocabulary) -> None:
+    """Make the token sets that nearly all JSON constraints share (some 10 ms), so that the first request finds them."""
+    for schema in ("{}", '{"type": "integer"}'):
+        grammar = compile_constraint(Constraint("json_schema", schema), vocabulary)
+        for prefix in (b"", b'"', b"1", b"-", b"1.", b"1e"):
+            grammar.mask(grammar.advance_bytes(grammar.start, prefix))
+
+
 def _any_text(vocabulary: Vocabulary) -> CompiledGrammar:
     grammar = vocabulary.compiled.get("any text", CompiledGrammar)
     if grammar is None:
