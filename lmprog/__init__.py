@@ -82,6 +82,7 @@ from lmprog.tools import Toolbox, ToolCall, use_tools
 
 if TYPE_CHECKING:
     from lmprog.backends.local import Runtime
+    from lmprog.backends.native import RuntimeEndpoint
     from lmprog.graph import Graph
 
 __version__ = "0.1.0"
@@ -89,6 +90,7 @@ __version__ = "0.1.0"
 _LAZY = {  # loaded when first named
     "Graph": "lmprog.graph",
     "Runtime": "lmprog.backends.local",
+    "RuntimeEndpoint": "lmprog.backends.native",
 }
 
 __all__ = [
@@ -122,6 +124,7 @@ __all__ = [
     "Run",
     "RunTimeout",
     "Runtime",
+    "RuntimeEndpoint",
     "Sampling",
     "ScriptedBackend",
     "ScriptedCall",

@@ -14,6 +14,7 @@ from tests.support.byte_tokenizer import CHATML
 from tests.support.tiny_engine import TOKENIZER
 from tests.support.tiny_server import ASCII_ONLY, Served, serving, tiny_runtime
 
+CALL: Any = {"model": "tiny", "seed": 2, "max_tokens": 80}
 USER: list[Any] = [{"role": "user", "content": "hello"}]
 SHORT: Any = {"model": "tiny", "max_tokens": 8, "temperature": 0, "logit_bias": ASCII_ONLY}
 TOOL: Any = {

@@ -7,6 +7,7 @@ import pytest
 from tests.support.tiny_engine import TINY_VOCAB
 from tests.support.tiny_server import ASCII_ONLY, Served
 
+HARNESS = {"model": "tiny", "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
 TEXT = {"model": "tiny", "max_tokens": 6, "temperature": 0, "logit_bias": ASCII_ONLY}
 
 
@@ -69,31 +70,14 @@ def test_echoed_logprobs_do_not_depend_on_the_cache_or_the_batch(server: Served)
 
 
 def test_text_offsets_point_into_the_text(server: Served) -> None:
-    answer = server.ok(
-        "/v1/completions",
-        prompt="añb日c",
-        echo=True,
-        logprobs=0,
-        max_tokens=4,
-        temperature=0,
-        model="tiny",
-        logit_bias=ASCII_ONLY,
-    )["choices"][0]
+    wanted = {**TEXT, "prompt": "añb日c", "echo": True, "logprobs": 0, "max_tokens": 4}
+    answer = server.ok("/v1/completions", **wanted)["choices"][0]
     text, offsets = answer["text"], answer["logprobs"]["text_offset"]
     assert text.startswith("añb日c")
     assert [text[offset] for offset in offsets[-4:]] == list(text[-4:])
     assert offsets == sorted(offsets)
-    streamed = server.events(
-        "/v1/completions",
-        prompt="añb日c",
-        echo=True,
-        logprobs=0,
-        max_tokens=4,
-        temperature=0,
-        model="tiny",
-        logit_bias=ASCII_ONLY,
-    )
-    later = [o for e in streamed[:-1] for c in e["choices"] if c["logprobs"] for o in c["logprobs"]["text_offset"]]
+    choices = [choice for event in server.events("/v1/completions", **wanted)[:-1] for choice in event["choices"]]
+    later = [offset for choice in choices if choice["logprobs"] for offset in choice["logprobs"]["text_offset"]]
     assert later == offsets[-4:]
 
 
@@ -223,8 +207,9 @@ def test_isolation_by_salt(server: Served) -> None:
         ]
     assert found == [len(prompt) - 1] * 4
     server.http.post("/flush_cache")
-    cold = [
-        server.ok("/v1/completions", prompt=prompt, **TEXT, **salt)["usage"]["prompt_tokens_details"]["cached_tokens"]
-        for salt in salts
-    ]
-    assert cold == [0] * 4
+    assert [_cached(server, prompt, **salt) for salt in salts] == [0] * 4
+
+
+def _cached(server: Served, prompt: str, **fields: str) -> int:
+    usage = server.ok("/v1/completions", prompt=prompt, **TEXT, **fields)["usage"]
+    return usage["prompt_tokens_details"]["cached_tokens"]

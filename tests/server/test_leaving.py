@@ -21,11 +21,13 @@ def _leave(server: Served, body: dict[str, Any], *, after_lines: int | None = No
     """Send a request and close the connection: after so many lines of its stream, or after a while without any."""
     before = server.metric("num_aborted_requests_total")
     timeout = httpx.Timeout(30, read=30 if after_lines else seconds)
-    with httpx.Client(base_url=server.url, timeout=timeout) as client, contextlib.suppress(httpx.ReadTimeout):
-        with client.stream("POST", "/v1/completions", json=body) as answer:
-            for number, _ in enumerate(answer.iter_lines()):
-                if number == after_lines:
-                    break
+    with (
+        contextlib.suppress(httpx.ReadTimeout),
+        httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=timeout) as answer,
+    ):
+        for number, _ in enumerate(answer.iter_lines()):
+            if number == after_lines:
+                break
     eventually(lambda: server.metric("num_aborted_requests_total") == before + 1)
     server.comes_to_rest()
 

@@ -1,0 +1,406 @@
+"""A backend over a server's native API: `lmprog serve` on one machine, programs on another. Needs `requests` only.
+
+The server turns text into tokens, by the same code as the in-process runtime, and gives back the ids; from then on they
+travel as ids. So a program gets the very same tokens here and there, and no generated token is encoded again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import requests
+
+from lmprog.backends.base import (
+    Backend,
+    ChoiceScore,
+    GenerateCall,
+    GenerateResult,
+    PendingCall,
+    ScoreCall,
+    ScoreResult,
+    Sink,
+    Stream,
+    TokenLogprob,
+    Usage,
+)
+from lmprog.errors import BackendUnavailable, Cancelled, InvalidArgument, LmprogError, from_code
+from lmprog.sampling import Sampling
+
+_FEATURES = frozenset({"regex", "json_schema", "choices", "grammar", "score", "heal", "special", "stream", "roles"})
+_SAMPLING = frozenset(Sampling.__dataclass_fields__) - {"n", "stop_regex"}
+_TRY_AGAIN = frozenset({429, 502, 503, 504})
+_RENAMED = {"max_tokens": "max_new_tokens"}
+_BESIDE = {"logprobs": "return_logprob", "top_logprobs": "top_logprobs_num"}  # next to the sampling parameters
+_LONGEST_WAIT = 10.0
+
+_Piece = str | dict[str, Any]
+
+
+class RuntimeEndpoint(Backend):
+    """A model behind `lmprog serve`: `RuntimeEndpoint("http://127.0.0.1:30000")`.
+
+    `api_key` defaults to LMPROG_API_KEY. `timeout` is the longest silence of the server in seconds, after which a call
+    fails with BackendUnavailable. Calls that could not be taken (no connection, 429, 503) are tried `retries` more
+    times. At most `max_concurrency` calls, each on a thread of its own, are with the server at a time; others wait.
+    Use it as a context manager, or call `close()`.
+    """
+
+    name = "endpoint"
+    defaults = Sampling(temperature=1.0)
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        timeout: float = 600.0,
+        retries: int = 4,
+        max_concurrency: int = 64,
+    ) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise InvalidArgument(f"url is {url!r}; it begins with http:// or https://.")
+        self._url = url.rstrip("/")
+        self._key = api_key if api_key is not None else os.environ.get("LMPROG_API_KEY")
+        self._timeout, self._retries = timeout, retries
+        self._calls = ThreadPoolExecutor(max_concurrency, thread_name_prefix="lmprog-endpoint")
+        self._aborts = ThreadPoolExecutor(1, thread_name_prefix="lmprog-endpoint-abort")
+        self._local = threading.local()
+        self._sessions: list[requests.Session] = []
+
+    def open_stream(self) -> EndpointStream:
+        return EndpointStream(self)
+
+    def supports(self, parameter: str) -> bool:
+        return parameter in _FEATURES or parameter in _SAMPLING
+
+    def flush_cache(self) -> None:
+        self.ask("POST", "/flush_cache")
+
+    def server_info(self) -> dict[str, Any]:
+        return {"backend": self.name, "url": self._url, **self.ask("GET", "/get_server_info")}
+
+    def close(self) -> None:
+        self._calls.shutdown(wait=False, cancel_futures=True)
+        self._aborts.shutdown(wait=True)
+        self._calls.shutdown(wait=True)
+        for session in self._sessions:
+            session.close()
+
+    def __enter__(self) -> RuntimeEndpoint:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- HTTP -----------------------------------------------------------------------------------------------------
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The JSON of one call. BackendUnavailable when the server cannot be reached, or the error that it answers."""
+        with self.send(method, path, body) as answer:
+            found: dict[str, Any] = answer.json()
+            return found
+
+    def send(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, request_id: str = "", wait: Any = None
+    ) -> requests.Response:
+        """An answer with status 200, its body still to be read. `wait` is an event that ends waiting for a retry."""
+        pause = wait or threading.Event()
+        for attempt in range(self._retries + 1):
+            is_last = attempt == self._retries
+            try:
+                answer = self._send_once(method, path, body, request_id)
+            except requests.ConnectionError as error:
+                if is_last:
+                    raise self._unavailable(f"cannot be reached ({error.__class__.__name__})") from error
+                pause.wait(min(0.1 * 2**attempt, _LONGEST_WAIT))
+                continue
+            if answer.ok:
+                return answer
+            with answer:
+                if answer.status_code not in _TRY_AGAIN or is_last:
+                    raise _error_of(answer)
+                pause.wait(_seconds(answer.headers.get("Retry-After"), 0.1 * 2**attempt))
+        raise AssertionError("the last attempt returns or raises")
+
+    def _send_once(self, method: str, path: str, body: Mapping[str, Any] | None, request_id: str) -> requests.Response:
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        headers |= {"X-Request-Id": request_id} if request_id else {}
+        try:
+            return self._session().request(
+                method, self._url + path, json=body, headers=headers, timeout=(10.0, self._timeout), stream=True
+            )
+        except requests.Timeout as error:
+            raise self._unavailable(f"did not answer within {self._timeout:g} s") from error
+
+    def _session(self) -> requests.Session:
+        """One per thread: sessions are not made to be shared."""
+        if not hasattr(self._local, "session"):
+            self._local.session = requests.Session()
+            self._sessions.append(self._local.session)
+        session: requests.Session = self._local.session
+        return session
+
+    def _unavailable(self, reason: str) -> BackendUnavailable:
+        return BackendUnavailable(f"The server at {self._url} {reason};", hint="check that `lmprog serve` runs there.")
+
+    def abort(self, request_id: str) -> None:
+        """Tell the server, in the background, that nobody waits for a request any more."""
+
+        def tell() -> None:
+            try:
+                self._send_once("POST", "/abort", {"rid": request_id}, "").close()
+            except (requests.RequestException, LmprogError):
+                return  # it ended by itself, or the server is gone
+
+        try:
+            self._aborts.submit(tell)
+        except RuntimeError:  # the endpoint is closed, and with it every connection
+            return
+
+    def start(self, run: Callable[[], None]) -> None:
+        """Run a call on one of the endpoint's threads."""
+        self._calls.submit(run)
+
+    def lines(self, answer: requests.Response) -> Iterator[dict[str, Any]]:
+        """Events of a stream as they come. BackendUnavailable when the connection breaks."""
+        buffer = b""
+        try:
+            for piece in answer.iter_content(chunk_size=None):
+                *events, buffer = (buffer + piece).split(b"\n\n")
+                for event in events:
+                    data = event.removeprefix(b"data: ")
+                    if data == b"[DONE]":
+                        return
+                    yield json.loads(data)
+        except requests.RequestException as error:
+            raise self._unavailable("closed the connection in the middle of an answer") from error
+        raise self._unavailable("ended an answer before its end")
+
+
+def _seconds(text: str | None, otherwise: float) -> float:
+    try:
+        return min(float(text or otherwise), _LONGEST_WAIT)
+    except ValueError:
+        return otherwise
+
+
+def _error_of(answer: requests.Response) -> LmprogError:
+    try:
+        return _error(answer.json())
+    except (ValueError, KeyError, TypeError):
+        return BackendUnavailable(f"The server answered {answer.status_code} and no JSON; is it an lmprog server?")
+
+
+def _error(body: Mapping[str, Any]) -> LmprogError:
+    error = body["error"]
+    return from_code(error.get("code") or "", error["message"])
+
+
+class EndpointStream(Stream):
+    """`_ids` are committed; `_pending` holds texts and control pieces that the server will turn into ids."""
+
+    def __init__(self, endpoint: RuntimeEndpoint) -> None:
+        self._endpoint = endpoint
+        self._ids: list[int] = []
+        self._pending: list[_Piece] = []
+        self._roles: tuple[str, ...] = ()
+
+    # -- text and turns -------------------------------------------------------------------------------------------
+
+    def append_text(self, text: str) -> None:
+        if text and self._pending and isinstance(self._pending[-1], str):
+            self._pending[-1] += text
+        elif text:
+            self._pending.append(text)
+
+    def begin_role(self, role: str) -> None:
+        self._roles = (*self._roles, role)
+        self._pending.append({"open": list(self._roles)})
+
+    def end_role(self) -> None:
+        self._pending.append({"close": list(self._roles)})
+
+    def append_special(self, token: str) -> None:
+        self._pending.append({"special": token})
+
+    def fork(self, count: int) -> list[Stream]:
+        return [self._branch() for _ in range(count)]
+
+    def _branch(self) -> EndpointStream:
+        child = EndpointStream(self._endpoint)
+        child._ids, child._pending, child._roles = list(self._ids), list(self._pending), self._roles
+        return child
+
+    def close(self) -> None:
+        return None  # the server keeps nothing for a stream but its prefix cache
+
+    # -- model calls ----------------------------------------------------------------------------------------------
+
+    def generate(self, call: GenerateCall, sink: Sink) -> PendingCall:
+        body = {**self._prompt(), **_sampling(call), "stream": call.wants_deltas}
+        if call.heal is not None:
+            body["heal"] = call.heal
+        return _EndpointCall(self._endpoint, "/generate", body, sink, self._generated)
+
+    def _generated(self, answer: Mapping[str, Any]) -> GenerateResult:
+        meta, ids = answer["meta_info"], answer["output_ids"]
+        self._ids += [*meta["prompt_ids"], *ids[: meta["kept"]]]
+        self._pending = []
+        self.append_text((meta["held_back"] if not meta["kept"] else "") + meta["tail"])
+        return _generate_result(answer)
+
+    def score(self, call: ScoreCall, sink: Sink) -> PendingCall:
+        body = {**self._prompt(), "choices": list(call.choices), "unconditional": call.unconditional}
+
+        def scored(answer: Mapping[str, Any]) -> ScoreResult:
+            meta = answer["meta_info"]
+            self._ids += meta["prompt_ids"]
+            self._pending = []
+            self.append_text(meta["pending"])
+            return _score_result(call, answer)
+
+        return _EndpointCall(self._endpoint, "/select", body, sink, scored)
+
+    def append_choice(self, choice: ChoiceScore) -> None:
+        self._ids += choice.token_ids
+        self._pending = []
+
+    def _prompt(self) -> dict[str, Any]:
+        return {"input_ids": list(self._ids), "segments": list(self._pending)}
+
+
+class _EndpointCall(PendingCall):
+    """One call on its way. Exactly one of the sink's `done` and `fail` is called, once."""
+
+    def __init__(
+        self,
+        endpoint: RuntimeEndpoint,
+        path: str,
+        body: Mapping[str, Any],
+        sink: Sink,
+        finish: Callable[[Mapping[str, Any]], Any],
+    ) -> None:
+        self._endpoint, self._path, self._body, self._sink, self._finish = endpoint, path, body, sink, finish
+        self._request_id = f"lmprog-{uuid.uuid4().hex}"
+        self._lock = threading.Lock()
+        self._has_ended = threading.Event()
+        try:
+            endpoint.start(self._run)
+        except RuntimeError:
+            self._fail(Cancelled("The endpoint is closed; make a new one."))
+
+    def cancel(self) -> None:
+        if self._end():
+            self._endpoint.abort(self._request_id)
+            self._sink.fail(Cancelled("The call was cancelled."))
+
+    def _end(self) -> bool:
+        """True for the first to ask."""
+        with self._lock:
+            is_first = not self._has_ended.is_set()
+            self._has_ended.set()
+            return is_first
+
+    def _fail(self, error: BaseException) -> None:
+        if self._end():
+            self._sink.fail(error)
+
+    def _run(self) -> None:
+        if self._has_ended.is_set():
+            return
+        try:
+            value = self._finish(self._answer())
+        except BaseException as error:  # a waiting program must hear of it, whatever it is
+            self._fail(error)
+            return
+        if self._end():
+            self._sink.done(value)
+
+    def _answer(self) -> Mapping[str, Any]:
+        send, body = self._endpoint.send, self._body
+        with send("POST", self._path, body, request_id=self._request_id, wait=self._has_ended) as answer:
+            if not body.get("stream"):
+                whole: dict[str, Any] = answer.json()
+                return whole
+            for event in self._endpoint.lines(answer):
+                if "error" in event:
+                    raise _error(event)
+                if "output_ids" in event:
+                    return event
+                if self._has_ended.is_set():
+                    raise Cancelled("The call was cancelled.")
+                self._sink.delta(event["delta"])
+            raise BackendUnavailable("The server's stream had no end.")
+
+
+# -- from and to JSON --------------------------------------------------------------------------------------------------
+
+
+def _sampling(call: GenerateCall) -> dict[str, Any]:
+    given = call.sampling.given()
+    if given.pop("n", 1) != 1:
+        raise InvalidArgument("n is for backends that sample several answers in one call; fork the state instead.")
+    beside = {_BESIDE[name]: given.pop(name) for name in _BESIDE if name in given}
+    params = {_RENAMED.get(name, name): _plain(value) for name, value in given.items()}
+    return {**beside, "sampling_params": {**params, **_constraint(call)}}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): item for key, item in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _constraint(call: GenerateCall) -> dict[str, Any]:
+    wanted = call.constraint
+    if wanted is None:
+        return {}
+    source = json.loads(wanted.source) if wanted.kind == "choices" else wanted.source
+    return {wanted.kind: source, "whitespace": wanted.whitespace}
+
+
+def _generate_result(answer: Mapping[str, Any]) -> GenerateResult:
+    meta = answer["meta_info"]
+    usage = _usage(meta)
+    return GenerateResult(
+        text=answer["text"],
+        finish_reason=meta["finish_reason"]["type"],
+        matched_stop=meta["finish_reason"]["matched"],
+        is_complete=meta["is_complete"],
+        usage=usage,
+        token_ids=tuple(answer["output_ids"]),
+        logprobs=_logprobs(meta),
+        timing=meta["timing"],
+        meta={"segments": tuple(map(tuple, meta["segments"]))} if usage.forced_tokens else {},
+    )
+
+
+def _logprobs(meta: Mapping[str, Any]) -> tuple[TokenLogprob, ...]:
+    entries = zip(meta.get("output_token_logprobs", ()), meta.get("output_top_logprobs", ()), strict=True)
+    return tuple(
+        TokenLogprob(text, token_id, logprob, tuple((text, logprob) for logprob, _, text in top))
+        for (logprob, token_id, text), top in entries
+    )
+
+
+def _usage(meta: Mapping[str, Any]) -> Usage:
+    return Usage(*(meta[name] for name in Usage._fields))
+
+
+def _score_result(call: ScoreCall, answer: Mapping[str, Any]) -> ScoreResult:
+    scores = [
+        ChoiceScore(
+            text,
+            tuple(choice["logprobs"]),
+            tuple(choice["token_ids"]),
+            tuple(choice["unconditional_logprobs"]) if call.unconditional else None,
+        )
+        for text, choice in zip(call.choices, answer["choices"], strict=True)
+    ]
+    return ScoreResult(tuple(scores), _usage(answer["meta_info"]), answer["meta_info"]["timing"])
