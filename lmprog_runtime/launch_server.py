@@ -1,0 +1,38 @@
+"""`python -m lmprog_runtime.launch_server --model-path MODEL`: the server with the flags that users of SGLang know.
+
+Flags are made from RuntimeConfig and ServerSettings; `lmprog serve MODEL` takes the same ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from lmprog_runtime.errors import RuntimeFault
+from lmprog_runtime.server.flags import add_flags, runtime_config, server_settings
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serve until told to stop; a mistake is one sentence on stderr and status 1."""
+    parser = argparse.ArgumentParser(prog="python -m lmprog_runtime.launch_server", description=__doc__)
+    add_flags(parser)
+    return run(parser.parse_args(arguments))
+
+
+def run(options: argparse.Namespace) -> int:
+    """What `main` and `lmprog serve` do once the flags are parsed."""
+    try:
+        from lmprog_runtime.server.launch import serve
+
+        serve(runtime_config(options), server_settings(options))
+    except ImportError as error:
+        print(f"lmprog: the server needs {error.name}. Run: pip install 'lmprog[server]'", file=sys.stderr)
+        return 1
+    except (RuntimeFault, ValueError, OSError) as error:
+        print(f"lmprog: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
