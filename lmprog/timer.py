@@ -55,8 +55,7 @@ class Timer:
         with self._changed:
             heapq.heappush(self._alarms, alarm)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="lmprog-timer", daemon=True)
-                self._thread.start()
+                self._start_thread()
             elif self._alarms[0] is alarm:  # sooner than what the thread waits for
                 self._changed.notify()
         return alarm
@@ -81,9 +80,18 @@ class Timer:
         with self._changed:
             self._changed.notify()
 
+    def _start_thread(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="lmprog-timer", daemon=True)
+        self._thread.start()
+
     def _run(self) -> None:
-        while (alarm := self._next(lambda: False, leaves_when_empty=True)) is not None:
-            alarm.run()
+        try:
+            while (alarm := self._next(lambda: False, leaves_when_empty=True)) is not None:
+                alarm.run()
+        except BaseException:  # shown like any error of a thread; the other alarms are still due
+            with self._changed:
+                self._start_thread()
+            raise
 
     def _next(self, is_done: Callable[[], bool], *, leaves_when_empty: bool) -> Alarm | None:
         with self._changed:

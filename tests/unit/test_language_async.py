@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -169,8 +170,10 @@ def test_cancelling_a_sync_program(where: str) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
 
+    start = time.monotonic()
     with no_threads_left():
         asyncio.run(main())
+    assert time.monotonic() - start < 2
     assert backend.open_streams == backend.running == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from functools import partial
 from typing import Any
@@ -20,8 +21,10 @@ from lmprog import (
     UnknownVariable,
     function,
     gen,
+    turns,
     user,
 )
+from lmprog.timer import timer
 from tests.support.language import PROGRAMS, counting, error_of, forked, joined, no_threads_left, straight
 
 pytestmark = pytest.mark.timeout(20)
@@ -168,6 +171,22 @@ def test_timeout_ends_run_and_streams() -> None:
     assert backend.open_streams == backend.running == 0
 
 
+def test_runs_that_a_program_started_stop_with_it() -> None:
+    @function
+    def inner(s):
+        s += gen("x")
+        return s["x"]
+
+    @function
+    def outer(s):
+        return inner().ret_value
+
+    backend = counting(delay=5)
+    with no_threads_left():
+        assert isinstance(error_of(lambda: outer.run(backend=backend, timeout=0.05)), RunTimeout)
+    assert backend.open_streams == backend.running == 0
+
+
 def test_timeout_that_is_not_needed_leaves_no_thread() -> None:
     with no_threads_left():
         assert straight.run(backend=counting(), timeout=60)["a"] == " n1"
@@ -248,6 +267,48 @@ def test_reading_the_state_from_inside_its_own_step_is_said() -> None:
 
     backend = ScriptedBackend(lambda _: states[0]["a"])
     assert isinstance(error_of(program.run(backend=backend).text), BlockingRead)
+
+
+def test_interrupt_in_a_turn_leaves_the_others_their_turns() -> None:
+    ran: list[int] = []
+
+    def interrupted() -> None:
+        for number in range(3):
+            turns.take(partial(ran.append, number))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        turns.take(interrupted)
+    assert ran == [0, 1, 2]
+
+
+def test_interrupt_fails_the_state_and_leaves_from_where_it_came() -> None:
+    class Interrupted(ScriptedBackend):
+        def open_stream(self) -> Any:
+            stream = super().open_stream()
+            stream.begin_role = lambda role: (_ for _ in ()).throw(KeyboardInterrupt())  # type: ignore[method-assign]
+            return stream
+
+    @function
+    def program(s):
+        s += user("x")
+
+    backend = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        program.run(backend=backend)
+    assert backend.open_streams == 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_timer_outlives_an_alarm_that_raises() -> None:
+    def exits() -> None:
+        raise RuntimeError("an alarm's own mistake")
+
+    rang = threading.Event()
+    with no_threads_left():
+        timer.call_later(0.01, exits)
+        timer.call_later(0.02, rang.set)
+        assert rang.wait(2)
 
 
 def test_unknown_variable_lists_the_known_ones() -> None:
