@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 
 from lmprog_runtime.constraint.expressions import Expressions
-from lmprog_runtime.constraint.json_schema import compile_schema
+from lmprog_runtime.constraint.json_schema import Order, compile_schema
 from lmprog_runtime.errors import RequestRefused
 from tests.support.schema_suites import Writer
 
@@ -236,7 +236,7 @@ class Tally:
     differences: list[str] = field(default_factory=list)
 
 
-def compare(tally: Tally, seed: int, draft: int = 2020, order: str = "schema") -> None:
+def compare(tally: Tally, seed: int, draft: int = 2020, order: Order = "schema") -> None:
     """One random schema against `jsonschema`: instances, and random texts of the expression."""
     random = Random(seed)
     # jsonschema lets `contains` evaluate items in 2019-09 already, which the standard does not

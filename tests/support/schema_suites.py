@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lmprog_runtime.constraint.expressions import Expressions
-from lmprog_runtime.constraint.json_schema import SEPARATORS, compile_schema
+from lmprog_runtime.constraint.json_schema import SEPARATORS, Order, compile_schema
 from lmprog_runtime.errors import RequestRefused
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
@@ -73,7 +73,7 @@ def suite_groups() -> Iterator[Group]:
             yield Group(name, entry["schema"], tests, options)
 
 
-def run(group: Group, *, order: str = "schema", whitespace: str = "compact", reorders: bool = False) -> Outcome:
+def run(group: Group, *, order: Order = "schema", whitespace: str = "compact", reorders: bool = False) -> Outcome:
     """One group. `reorders`: a valid instance may be written in some other order of its members, as `order="schema"`
     fixes one. Invalid ones are tried as they are; every order of them is tried where the expression has any order."""
     expressions = Expressions()

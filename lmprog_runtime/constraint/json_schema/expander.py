@@ -6,8 +6,7 @@ handlers of single keywords live in the modules *_keywords.py and applicators.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from lmprog_runtime.constraint.json_schema import (
@@ -167,29 +166,27 @@ class Expander:
         if node is None:
             return NO_CASES if literal.holds else ALL_CASES
         self._clock.check()
-        with self._opened(key, node):
-            found = self._node_cases(node, *key)
-        self._literals[key] = found
+        self._check_open(key)
+        self._open[key] = self._level
+        try:
+            found = self._literals[key] = self._node_cases(node, *key)
+        finally:
+            del self._open[key]
         return found
 
-    @contextmanager
-    def _opened(self, key: tuple[Literal, bool], node: Node | Either) -> Iterator[None]:
-        level = self._open.get(key)
-        where = node.place.at() if isinstance(node, Node) else "#"
+    def _check_open(self, key: tuple[Literal, bool]) -> None:
+        """Refuse to expand a schema inside itself, or too many inside each other."""
+        level, limit = self._open.get(key), self.options.limits.applicators
         if level == self._level:
+            where = self.describe((key[0],))
             raise ConstraintInvalid(f"The schema at {where} applies to itself without end; break the cycle.")
         if level is not None:
             raise StillExpanding
-        if len(self._open) >= self.options.limits.applicators:
+        if len(self._open) >= limit:
             raise ConstraintTooLarge(
-                f"At {where}, more than {self.options.limits.applicators} schemas apply to one value through each "
-                "other ($ref, allOf, ...); make the schema flatter."
+                f"At {self.describe((key[0],))}, more than {limit} schemas apply to one value through each other "
+                "($ref, allOf, ...); make the schema flatter."
             )
-        self._open[key] = self._level
-        try:
-            yield
-        finally:
-            del self._open[key]
 
     def _node_cases(self, node: Node | Either, literal: Literal, is_annotated: bool) -> Cases:
         if isinstance(node, Either):

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from lmprog_runtime.constraint.expressions import Encoding, Expressions
-from lmprog_runtime.constraint.regex import translate
+from lmprog_runtime.constraint.expressions import Expressions
 from lmprog_runtime.errors import ConstraintInvalid
 
 MAX_INDENT = 40
@@ -42,7 +41,7 @@ def layout(style: str, expressions: Expressions) -> Layout:
 
 
 def _gap(pattern: str, expressions: Expressions) -> int:
-    gap = translate(expressions, pattern, search=False, ecma=False, encode=Encoding.UTF8)
+    gap = expressions.regex(pattern)
     blanks = expressions.repeat(expressions.byte_set(_BLANKS), 0)
     if expressions.disjoint(gap, expressions.complement(blanks)) is not True:
         raise ConstraintInvalid(

@@ -14,7 +14,6 @@ from json.encoder import encode_basestring
 from lmprog_runtime.constraint.expressions import Encoding, Expressions
 from lmprog_runtime.constraint.json_schema.facets import StringFacet
 from lmprog_runtime.constraint.json_schema.formats import FORMATS, UNENFORCEABLE
-from lmprog_runtime.constraint.regex import translate
 from lmprog_runtime.errors import ConstraintUnsupported, RequestRefused
 
 ENCODING = Encoding.JSON_PLAIN
@@ -58,7 +57,7 @@ class Strings:
 
     def _search(self, pattern: str, where: str) -> int:
         try:
-            return translate(self._expressions, pattern, search=True, ecma=True, encode=ENCODING)
+            return self._expressions.regex(pattern, search=True, ecma=True, encode=ENCODING)
         except RequestRefused as error:
             raise type(error)(f"The pattern at {where} is refused. {error}") from error
 
