@@ -18,8 +18,8 @@ def review(s, essay):
 
 
 ESSAY = (
-    "Rivers shape the land they cross. They carry stones and sand, cut valleys and build deltas, and people have always "
-    "settled beside them, for water, for fish and for the road that a river is."
+    "Rivers shape the land they cross. They carry stones and sand, cut valleys and build deltas, and people have "
+    "always settled beside them, for water, for fish and for the road that a river is."
 )
 
 

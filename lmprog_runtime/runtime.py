@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from lmprog_runtime.cache import CacheConfig, CacheManager, TierConfig, Tiers
@@ -17,7 +18,7 @@ from lmprog_runtime.model.executor import Executor, load_executor
 from lmprog_runtime.model.files import ModelFiles
 from lmprog_runtime.model.hub import resolve_model
 from lmprog_runtime.model.tokenizer import Tokenizer, load_tokenizer
-from lmprog_runtime.request import Constraint
+from lmprog_runtime.request import Constraint, GenerateRequest, SamplingParams, Sink
 from lmprog_runtime.scheduler import Scheduler, SchedulerConfig
 
 T = TypeVar("T")
@@ -62,6 +63,16 @@ class LocalRuntime:
             num_slots=config.max_total_tokens,
         )
         return cls(files, executor, load_tokenizer(files), config)
+
+    def warm(self, text: str) -> None:
+        """Compute the KV of a plain prompt, and wait until it is in the cache."""
+        ids = [*self.tokenizer.bos_ids, *self.tokenizer.encode(text)]
+        ended: SimpleQueue[BaseException | None] = SimpleQueue()
+        sink = Sink(lambda _: None, lambda _: ended.put(None), ended.put)
+        self.engine.submit(GenerateRequest(ids, SamplingParams(max_tokens=1, temperature=0.0)), sink)
+        error = ended.get()
+        if error is not None:
+            raise error
 
     def flush_cache(self) -> int:
         """Drop every prefix that nothing is using. Returns the number of tokens dropped."""

@@ -69,8 +69,8 @@ class GenerateResult(NamedTuple):
 
 
 class ChoiceScore(NamedTuple):
-    """Log-probabilities (natural) of one choice. All choices of a call are scored from the same split point of the joint
-    text, so `logprobs` may begin with tokens that hold the tail of the prompt."""
+    """Log-probabilities (natural) of one choice. All choices of a call are scored from the same split point of the
+    joint text, so `logprobs` may begin with tokens that hold the tail of the prompt."""
 
     text: str
     logprobs: tuple[float, ...]
@@ -86,8 +86,8 @@ class ScoreResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Where a call reports. Each may be called from any thread and must return at once. Exactly one of `done` and `fail`
-    is called, once, and nothing after it."""
+    """Where a call reports. Each may be called from any thread and must return at once. Exactly one of `done` and
+    `fail` is called, once, and nothing after it."""
 
     delta: Callable[[str], None]
     done: Callable[[Any], None]  # GenerateResult or ScoreResult
@@ -97,7 +97,7 @@ class Sink:
 class PendingCall(ABC):
     @abstractmethod
     def cancel(self) -> None:
-        """Stop the call soon; its sink then gets `fail(Cancelled)` unless it had ended before. Any thread; idempotent."""
+        """Stop the call soon: its sink gets `fail(Cancelled)` unless it had ended before. Any thread; idempotent."""
 
 
 class Stream(ABC):
@@ -149,15 +149,14 @@ class Backend(ABC):
 
     @abstractmethod
     def supports(self, parameter: str) -> bool:
-        """Whether a sampling parameter (a field of Sampling) or feature ("regex", "json_schema", "choices", "score", ...) reaches
-        the model. A program that uses one that does not is refused by name before the call."""
+        """Whether a sampling parameter (a field of Sampling) or feature ("regex", "json_schema", "choices", "score", ...)
+        reaches the model. A program that uses one that does not is refused by name before the call."""
 
-    def warm_prefix(self, text: str) -> None:
+    def warm_prefix(self, text: str) -> None:  # noqa: B027, ARG002 - most backends keep no KV
         """Compute the KV of a prefix ahead of its use, where that means something."""
-        return None
 
-    def flush_cache(self) -> None:
-        return None
+    def flush_cache(self) -> None:  # noqa: B027
+        """Forget every prefix that nothing uses, where there is a cache."""
 
     def server_info(self) -> dict[str, Any]:
         return {"backend": self.name}

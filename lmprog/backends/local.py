@@ -77,6 +77,11 @@ class Runtime(Backend):
     def tokenizer(self) -> Any:
         return self._runtime.tokenizer
 
+    def warm_prefix(self, text: str) -> None:
+        """Compute the prefix now. It stays in the cache until the pool is needed for others."""
+        with _language_errors():
+            self._runtime.warm(text)
+
     def flush_cache(self) -> None:
         self._runtime.flush_cache()
 

@@ -85,9 +85,9 @@ class LmprogModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
     ) -> list[tuple[float, bool]]:
         """One score request per context, with all its continuations; every one of a context's requests in one trie."""
         by_context: dict[tuple[int, ...], list[int]] = {}
-        pairs = [self._fit(context, continuation) for _, context, continuation in requests]
-        for index, (context, _) in enumerate(pairs):
-            by_context.setdefault(tuple(context), []).append(index)
+        pairs = [self._fit(prefix, continuation) for _, prefix, continuation in requests]
+        for index, (prefix, _) in enumerate(pairs):
+            by_context.setdefault(tuple(prefix), []).append(index)
         ordered = sorted(by_context)  # neighbours share the longest prefixes
         score_requests = [
             ScoreRequest(list(context), [pairs[index][1] for index in by_context[context]], wants_greedy=True)

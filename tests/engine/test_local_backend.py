@@ -145,3 +145,10 @@ def test_the_language_and_the_runtime_know_the_same_sampling_parameters() -> Non
     ours = set(Sampling.__dataclass_fields__) - {"n"}
     theirs = set(SamplingParams.__dataclass_fields__) - {"prompt_logprobs_start"}
     assert ours == theirs
+
+
+def test_a_warmed_prefix_is_a_hit(backend: Runtime) -> None:
+    backend.warm_prefix("a prefix that is known ahead")
+    state = straight.run("a prefix that is known ahead", " and more", backend=backend)
+    state.sync()
+    assert state.usage.cached_tokens == len("a prefix that is known ahead")

@@ -1,4 +1,4 @@
-"""Greedy tokens and logprobs of the whole runtime equal those of transformers' `generate`, in float32, however packed."""
+"""Greedy tokens and logprobs of the whole runtime equal those of transformers' `generate` in float32."""
 
 from __future__ import annotations
 
