@@ -149,10 +149,10 @@ class Backend(ABC):
 
     @abstractmethod
     def supports(self, parameter: str) -> bool:
-        """Whether a sampling parameter (a field of Sampling) or feature ("regex", "json_schema", "choices", "score", ...)
+        """Whether a sampling parameter (a field of Sampling) or feature ("regex", "json_schema", "score", ...)
         reaches the model. A program that uses one that does not is refused by name before the call."""
 
-    def warm_prefix(self, text: str) -> None:  # noqa: B027, ARG002 - most backends keep no KV
+    def warm_prefix(self, text: str) -> None:  # noqa: B027 - most backends keep no KV
         """Compute the KV of a prefix ahead of its use, where that means something."""
 
     def flush_cache(self) -> None:  # noqa: B027

@@ -81,12 +81,12 @@ class LmprogModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
         return [*tokenizer.bos_ids, *ids] if starts else ids
 
     def _loglikelihood_tokens(
-        self, requests: Sequence[TokenPair], disable_tqdm: bool = False, **_: Any
+        self, requests: Sequence[TokenPair], disable_tqdm: bool = False, **_unused: Any
     ) -> list[tuple[float, bool]]:
         """One score request per context, with all its continuations; every one of a context's requests in one trie."""
         by_context: dict[tuple[int, ...], list[int]] = {}
         pairs = [self._fit(prefix, continuation) for _, prefix, continuation in requests]
-        for index, (prefix, _) in enumerate(pairs):
+        for index, (prefix, _tail) in enumerate(pairs):
             by_context.setdefault(tuple(prefix), []).append(index)
         ordered = sorted(by_context)  # neighbours share the longest prefixes
         score_requests = [
