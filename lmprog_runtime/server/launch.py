@@ -21,7 +21,7 @@ from lmprog_runtime.request import GenerateRequest, SamplingParams
 from lmprog_runtime.runtime import LocalRuntime
 from lmprog_runtime.server.access import check_settings
 from lmprog_runtime.server.app import create_app
-from lmprog_runtime.server.bridge import Runs
+from lmprog_runtime.server.bridge import Runs, on_engine
 from lmprog_runtime.server.failures import Unavailable
 from lmprog_runtime.server.settings import ServerSettings
 from lmprog_runtime.server.state import ServerState
@@ -123,6 +123,7 @@ async def warm_up(state: ServerState) -> None:
     except RuntimeFault:
         log.exception("the model cannot generate; /health stays 503")
         return
+    await on_engine(state.runtime.engine, state.runtime.engine.cache.flush)
     state.is_warm = True
     address = f"http://{state.settings.host}:{state.settings.port}"
     log.info("ready: %s on %s, warm after %.2f s", state.model_name, address, time.monotonic() - started)
