@@ -11,15 +11,14 @@ from torch import Tensor
 from lmprog_runtime.errors import ModelUnsupported
 from lmprog_runtime.model.model_spec import ModelSpec
 from lmprog_runtime.model.weights import ModelWeights
-from lmprog_runtime.ops.native import NativeDecoder
+from lmprog_runtime.ops.native import NATIVE_DTYPES, NativeDecoder
 from lmprog_runtime.step import StepBatch
-
-DTYPES = ("float32", "bfloat16")
 
 
 class CpuExecutor:
-    """See `Executor`. `dtype`: "float32" or "bfloat16", of weights and KV. Raises ModelUnsupported for another one, and
-    NativeUnavailable where the library was not built or the processor is not one it can run on."""
+    """See `Executor`. `dtype`: "float32", "bfloat16", "int8" or "int4", of the weights (see `NativeDecoder`). Raises
+    ModelUnsupported for another one, and NativeUnavailable where the library was not built or the processor is not one
+    it can run on."""
 
     name = "cpu"
     device = "cpu"
@@ -35,8 +34,8 @@ class CpuExecutor:
         level: str | None = None,
     ) -> None:
         """`threads`: default all cores this process may use. `level`: the instruction set, for tests."""
-        if dtype not in DTYPES:
-            raise ModelUnsupported(f"The CPU executor has no dtype {dtype!r}; known: {', '.join(DTYPES)}.")
+        if dtype not in NATIVE_DTYPES:
+            raise ModelUnsupported(f"The CPU executor has no dtype {dtype!r}; known: {', '.join(NATIVE_DTYPES)}.")
         self.spec, self.dtype, self.num_slots = spec, dtype, num_slots
         self.vocab_size, self.context_length = spec.vocab_size, spec.context_length
         count = threads or len(os.sched_getaffinity(0))

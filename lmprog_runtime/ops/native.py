@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from lmprog_kernels.cpu import DTYPES as NATIVE_DTYPES
 from lmprog_kernels.cpu import Decoder as NativeDecoder
 from lmprog_kernels.cpu import NativeUnavailable, available_levels
 from lmprog_kernels.cpu import is_available as is_native_available
 
-__all__ = ["NativeDecoder", "NativeUnavailable", "available_levels", "is_native_available"]
+__all__ = ["NATIVE_DTYPES", "NativeDecoder", "NativeUnavailable", "available_levels", "is_native_available"]

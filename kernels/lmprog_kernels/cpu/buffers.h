@@ -3,7 +3,6 @@
 
 #include <sys/mman.h>
 
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -103,15 +102,15 @@ inline void quantize_group(const float* values, int8_t* out, float* scale, int32
     Floats top = zero();
     for (int i = 0; i < kGroup; i += kLanes) top = max(top, absolute(load(values + i)));
     const float largest = maximum(top);
-    const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
-    int32_t total = 0;
-    for (int i = 0; i < kGroup; i++) {
-        const int32_t q = static_cast<int32_t>(std::nearbyint(values[i] * inverse));
-        out[i] = static_cast<int8_t>(q);
-        total += q;
+    const Floats inverse = broadcast(largest > 0.0f ? 127.0f / largest : 0.0f);
+    Bits total = broadcast_int(0);
+    for (int i = 0; i < kGroup; i += kLanes) {
+        const Bits q = round_to_int(mul(load(values + i), inverse));
+        store_int8(out + i, q);
+        total = add_int(total, q);
     }
     *scale = largest / 127.0f;
-    *sum = total;
+    *sum = sum_int(total);
 }
 
 // Writes `count` values (a multiple of kGroup, at a multiple of kGroup) into a row.

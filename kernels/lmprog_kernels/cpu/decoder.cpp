@@ -71,16 +71,10 @@ LMK_EXPORT int64_t lmk_packed_bytes(int32_t format, int32_t rows, int32_t column
     return static_cast<int64_t>(panel_bytes(linear)) * (rows / kPanel);
 }
 
-// source: [rows, columns] float32 (LMK_FLOAT32) or bf16 (LMK_BF16). interleave: rows are gates, then as many values.
+// source: [rows, columns] bf16 (for LMK_BF16) or float32. interleave: rows are gates, then as many values.
 LMK_EXPORT void lmk_pack(int32_t format, const void* source, int32_t rows, int32_t columns, int32_t interleave,
                          void* panels) {
-    if (format == LMK_FLOAT32) {
-        pack_dense<float, 1>(static_cast<const float*>(source), rows, columns, interleave != 0,
-                             static_cast<float*>(panels));
-    } else {
-        pack_dense<uint16_t, 2>(static_cast<const uint16_t*>(source), rows, columns, interleave != 0,
-                                static_cast<uint16_t*>(panels));
-    }
+    pack({format, rows, columns, 0, nullptr, nullptr}, source, interleave != 0, static_cast<char*>(panels));
 }
 
 // Packed position of a bias: out[i] is the bias of packed row i.

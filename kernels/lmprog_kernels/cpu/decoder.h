@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "attention.h"
-#include "gemm.h"
+#include "linear.h"
 #include "norm_rope.h"
 #include "team.h"
 
@@ -71,6 +71,7 @@ class DecoderOf : public Decoder {
 
     struct ThreadScratch {
         Buffer<float> row;
+        Buffer<float> staging;
         AttentionScratch<KV> attention;
     };
 
@@ -96,7 +97,9 @@ class DecoderOf : public Decoder {
         }
         reserve(step.num_rows, step.num_outputs, partials);
         while (static_cast<int>(scratch_.size()) < threads) scratch_.push_back(std::make_unique<ThreadScratch>());
+        const int staged = layers_.front().down.format >= LMK_INT8 ? step.num_rows * kGroup : 0;
         for (const auto& scratch : scratch_) {
+            scratch->staging.reserve(staged);
             scratch->row.reserve(std::max(model_.hidden_size, model_.head_size));
             scratch->attention.reserve(most_states(group_, model_.num_kv_heads), model_.head_size);
         }
@@ -163,7 +166,7 @@ class DecoderOf : public Decoder {
         watch.lap(kOutput);
         norm(layer.mlp_norm, mlp_inputs_, rows, nullptr, member);
         watch.lap(kNorm);
-        linear(layer.gate_up, mlp_inputs_, rows, gate_to(gated_), layer.down, member);
+        linear(layer.gate_up, mlp_inputs_, rows, gate_to(gated_, member), layer.down, member);
         watch.lap(kGateUp);
         const LmkLinear& next = index + 1 < model_.num_layers ? layers_[index + 1].qkv : model_.head;
         add_branch(layer.down, gated_, rows, layer.mlp_post_norm, next, member);
@@ -210,8 +213,8 @@ class DecoderOf : public Decoder {
     }
 
     Epilogue store_to(float* out, int columns) const { return {Epilogue::kStore, out, columns, columns, 1.0f, 0.0f}; }
-    Epilogue gate_to(const Inputs& gated) const {
-        return {Epilogue::kGate, nullptr, 0, 0, 1.0f, 0.0f, model_.gate, gated};
+    Epilogue gate_to(const Inputs& gated, const Member& member) const {
+        return {Epilogue::kGate, nullptr, 0, 0, 1.0f, 0.0f, model_.gate, gated, scratch_[member.thread]->staging.data()};
     }
 
     float* rotation_of(int rope, int row) const {

@@ -106,11 +106,17 @@ class WeightsLike(Protocol):
     def layer(self, index: int) -> LayerLike: ...
 
 
+DTYPES = tuple(structs.FORMATS)
+_HEAD_DTYPES = {"int4": "int8"}  # of the head, where it differs from the layers'
+
+
 class Decoder:
     """Packed weights, the KV pool, and the native step. One thread at a time.
 
-    dtype: of the weights, "float32" or "bfloat16"; the pool has the same. The residual stream, sums and logits are
-    float32. `kv` is the pool as [layers, slots, bytes of a slot] uint8.
+    dtype: of the weights, one of DTYPES. "int8" has groups of 32 inputs with a float16 scale (Q8_0 of GGUF), "int4" the
+    same with a minimum (Q4_1), and its head is int8; both multiply with int8 inputs in groups of 32. The pool is
+    float32 for float32 and bfloat16 for all others. The residual stream, sums and logits are float32. `kv` is the pool
+    as [layers, slots, bytes of a slot] uint8.
     """
 
     def __init__(
@@ -125,7 +131,7 @@ class Decoder:
     ) -> None:
         self.threads = threads
         self.phase_seconds: NDArray[np.float64] | None = None  # set to zeros(len(PHASES)) to measure
-        self._spec, self._dtype = spec, dtype
+        self._spec, self._dtype, self._head_dtype = spec, dtype, _HEAD_DTYPES.get(dtype, dtype)
         self._library = load_library(level)
         self._memory = Memory(self._weight_bytes())
         self._packer = Packer(self._library, self._memory)
@@ -169,7 +175,7 @@ class Decoder:
         mixed, qkv = spec.num_heads * head_size, (spec.num_heads + 2 * spec.num_kv_heads) * head_size
         shapes = ((qkv, hidden), (hidden, mixed), (2 * inner, hidden), (hidden, inner))
         layer = sum(packed_bytes(self._library, self._dtype, *shape) for shape in shapes)
-        return spec.num_layers * layer + packed_bytes(self._library, self._dtype, spec.vocab_size, hidden)
+        return spec.num_layers * layer + packed_bytes(self._library, self._head_dtype, spec.vocab_size, hidden)
 
     def _create(self, weights: WeightsLike, num_slots: int) -> int:
         spec, packer = self._spec, self._packer
@@ -205,7 +211,7 @@ class Decoder:
             layers=layers,
             embedding=packer.keep(embedding),
             final_norm=packer.vector(weights.final_norm()),
-            head=packer.linear(weights.head(), None, self._dtype),
+            head=packer.linear(weights.head(), None, self._head_dtype),
             kv=self._pool.address,
         )
         handle: int | None = self._library.functions.lmk_decoder_new(ctypes.byref(model))

@@ -4,11 +4,8 @@
 // its own panels once from memory, at any number of rows.
 #pragma once
 
-#include <algorithm>
-
 #include "buffers.h"
 #include "product.h"
-#include "team.h"
 
 namespace lmk {
 
@@ -32,6 +29,7 @@ struct Epilogue {
     float softcap;
     int32_t gate = LMK_SILU;  // kGate
     Inputs gated{};           // kGate
+    float* staging = nullptr;  // kGate to int8: [rows of a cached block, kGroup] of this thread
 };
 
 inline Floats apply_gate(int32_t gate, Floats x) {
@@ -43,13 +41,16 @@ inline Floats apply_gate(int32_t gate, Floats x) {
     return mul(mul(x, broadcast(0.5f)), add(broadcast(1.0f), tanh(mul(cubic, broadcast(0.79788456f)))));
 }
 
-inline void finish_gate(const Epilogue& e, int row, int panel, Floats gate, Floats up) {
+// `staged`: number of the row within its cached block.
+inline void finish_gate(const Epilogue& e, int row, int staged, int panel, Floats gate, Floats up) {
     const Floats value = mul(apply_gate(e.gate, gate), up);
     const int column = panel * kLanes;
     if (e.gated.type == InputType::kFloat) {
         store(e.gated.row<float>(row) + column, value);
-    } else {
+    } else if (e.gated.type == InputType::kBf16) {
         store_bf16(e.gated.row<uint16_t>(row) + column, value);
+    } else {
+        store(e.staging + staged * kGroup + column % kGroup, value);
     }
 }
 
@@ -84,8 +85,21 @@ inline void finish_add(const Epilogue& e, int row, int panel, Floats low, Floats
     store(out + kLanes, fma(high, broadcast(e.scale), load(out + kLanes)));
 }
 
+// Where a thread stands in a matrix.
+struct PanelWork {
+    const LmkLinear& linear;
+    const Inputs& inputs;
+    const Epilogue& epilogue;
+    const char* panel_data;
+    const char* ahead;
+    int panel, first_row;  // of the cached block of rows
+};
+
 template <int kRows>
-LMK_INLINE void finish(const Epilogue& e, const float* bias, int row, int panel, Floats (&c)[kRows][2]) {
+LMK_INLINE void finish(const PanelWork& w, int row, Floats (&c)[kRows][2]) {
+    const Epilogue& e = w.epilogue;
+    const float* bias = w.linear.bias;
+    const int panel = w.panel;
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; m++) {
         Floats low = c[m][0], high = c[m][1];
@@ -96,22 +110,12 @@ LMK_INLINE void finish(const Epilogue& e, const float* bias, int row, int panel,
         if (e.kind == Epilogue::kAdd) {
             finish_add(e, row + m, panel, low, high);
         } else if (e.kind == Epilogue::kGate) {
-            finish_gate(e, row + m, panel, low, high);
+            finish_gate(e, row + m, row + m - w.first_row, panel, low, high);
         } else {
             finish_store(e, row + m, panel, low, high);
         }
     }
 }
-
-// Where a thread stands in a matrix.
-struct PanelWork {
-    const LmkLinear& linear;
-    const Inputs& inputs;
-    const Epilogue& epilogue;
-    const char* panel_data;
-    const char* ahead;
-    int panel;
-};
 
 template <class Product, int kRows>
 [[gnu::noinline]] void panel_block(const PanelWork& w, int row) {
@@ -122,73 +126,13 @@ template <class Product, int kRows>
     multiply<Product, kRows, 2, kAhead>(w.inputs.row<typename Product::Input>(row), w.inputs.stride,
                                       reinterpret_cast<const typename Product::Weight*>(w.panel_data),
                                       kPanel * Product::kDepth, w.linear.columns / Product::kDepth, c, w.ahead);
-    finish<kRows>(w.epilogue, w.linear.bias, row, w.panel, c);
+    finish<kRows>(w, row, c);
 }
 
 template <class Product, int kRows = kMostRows>
 void rows_block(const PanelWork& w, int row, int count) {
     if (count == kRows) return panel_block<Product, kRows>(w, row);
     if constexpr (kRows > 1) rows_block<Product, kRows - 1>(w, row, count);
-}
-
-inline size_t panel_bytes(const LmkLinear& linear) {
-    const size_t columns = static_cast<size_t>(linear.columns);
-    switch (linear.format) {
-        case LMK_FLOAT32: return columns * kPanel * 4;
-        case LMK_BF16: return columns * kPanel * 2;
-        case LMK_INT8: return columns / kGroup * kPanel * (kGroup + 2);
-        default: return columns / kGroup * kPanel * (kGroup / 2 + 4);
-    }
-}
-
-inline const char* first_panel(const LmkLinear& linear, int thread, int threads) {
-    const Share share = Share::of(linear.rows / kPanel, thread, threads);
-    return static_cast<const char*>(linear.panels) + share.begin * panel_bytes(linear);
-}
-
-// Rows whose inputs stay in the second-level cache while panels stream past, in equal blocks of at most kMostRows.
-struct RowBlocks {
-    int block, cached;
-    static RowBlocks of(int rows, size_t row_bytes, int most_rows) {
-        constexpr size_t kCached = 400 * 1024;
-        const int blocks = (rows + most_rows - 1) / most_rows;
-        const int block = (rows + blocks - 1) / blocks;
-        const int fit = static_cast<int>(kCached / row_bytes) / block * block;
-        return {block, std::max(block, fit)};
-    }
-};
-
-template <class Product>
-void multiply_share(const LmkLinear& linear, const Inputs& inputs, int rows, const Epilogue& epilogue, Share share,
-                    const char* next) {
-    constexpr size_t kFarthest = 128 * 1024;
-    const size_t bytes = panel_bytes(linear);
-    const size_t distance = std::min(bytes, kFarthest);
-    const RowBlocks blocks = RowBlocks::of(rows, linear.columns * sizeof(typename Product::Input), kMostRows);
-    const char* panels = static_cast<const char*>(linear.panels);
-    for (int first = 0; first < rows; first += blocks.cached) {
-        const int last = std::min(rows, first + blocks.cached);
-        for (int panel = share.begin; panel < share.end; panel++) {
-            const char* data = panels + panel * bytes;
-            const char* ahead = panel + 1 < share.end ? data + distance : next;
-            const PanelWork work{linear, inputs, epilogue, data, ahead, panel};
-            for (int row = first; row < last; row += blocks.block) {
-                rows_block<Product>(work, row, std::min(blocks.block, last - row));
-            }
-        }
-    }
-}
-
-// This thread's share of a linear layer. `next`: the weights this thread reads after these.
-inline void linear_layer(const LmkLinear& linear, const Inputs& inputs, int rows, const Epilogue& epilogue, int thread,
-                         int threads, const char* next) {
-    if (rows == 0) return;
-    const Share share = Share::of(linear.rows / kPanel, thread, threads);
-    if (linear.format == LMK_FLOAT32) {
-        multiply_share<Float32Product>(linear, inputs, rows, epilogue, share, next);
-    } else {
-        multiply_share<Bf16Product>(linear, inputs, rows, epilogue, share, next);
-    }
 }
 
 }  // namespace lmk

@@ -54,7 +54,7 @@ class Packer:
         if interleave:
             weight = pad_rows(weight, 2)
             bias = None if bias is None else pad_rows(bias, 2)
-        source = pad(weight, 0, 1).to(torch.float32 if dtype == "float32" else torch.bfloat16).contiguous()
+        source = pad(weight, 0, 1).to(torch.bfloat16 if dtype == "bfloat16" else torch.float32).contiguous()
         rows, columns = source.shape
         panels = self._memory.take(self._functions.lmk_packed_bytes(FORMATS[dtype], rows, columns))
         self._functions.lmk_pack(FORMATS[dtype], source.data_ptr(), rows, columns, interleave, panels)

@@ -100,6 +100,33 @@ inline Floats high_bf16(const uint16_t* pairs) {
     return _mm256_castsi256_ps(_mm256_and_si256(raw, _mm256_set1_epi32(static_cast<int>(0xffff0000))));
 }
 
+inline Bits broadcast_int(int32_t x) { return _mm256_set1_epi32(x); }
+inline Bits add_int(Bits a, Bits b) { return _mm256_add_epi32(a, b); }
+inline int32_t sum_int(Bits a) {
+    __m128i x = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(x, _mm_shuffle_epi32(x, 0xb1)));
+}
+inline Bits round_to_int(Floats x) { return _mm256_cvtps_epi32(x); }
+inline Floats to_floats(Bits x) { return _mm256_cvtepi32_ps(x); }
+inline void store_int8(int8_t* p, Bits x) {
+    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
+}
+inline Bits low_nibbles(Bits x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
+inline Bits high_nibbles(Bits x) { return low_nibbles(_mm256_srli_epi16(x, 4)); }
+
+// acc + the sum of four products of unsigned bytes below 16 with signed bytes, in each lane.
+inline Bits dot_nibbles(Bits acc, Bits w, Bits x) {
+    return add_int(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1)));
+}
+
+// The same for any unsigned bytes, in two halves, because sums of two such products exceed 16 bits.
+inline Bits dot_bytes(Bits acc, Bits w, Bits x) {
+    const Bits high = _mm256_madd_epi16(_mm256_maddubs_epi16(high_nibbles(w), x), _mm256_set1_epi16(16));
+    return add_int(dot_nibbles(acc, low_nibbles(w), x), high);
+}
+
 // In place: lane j of row i becomes lane i of row j, in units of 32 bits.
 LMK_INLINE void transpose(Bits (&r)[kLanes]) {
     Bits t[kLanes];

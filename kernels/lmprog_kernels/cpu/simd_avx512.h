@@ -87,6 +87,36 @@ inline Floats high_bf16(const uint16_t* pairs) {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(pairs), _mm512_set1_epi32(0xffff0000)));
 }
 
+inline Bits broadcast_int(int32_t x) { return _mm512_set1_epi32(x); }
+inline Bits add_int(Bits a, Bits b) { return _mm512_add_epi32(a, b); }
+inline int32_t sum_int(Bits a) { return _mm512_reduce_add_epi32(a); }
+inline Bits round_to_int(Floats x) { return _mm512_cvtps_epi32(x); }
+inline Floats to_floats(Bits x) { return _mm512_cvtepi32_ps(x); }
+inline void store_int8(int8_t* p, Bits x) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x));
+}
+inline Bits low_nibbles(Bits x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
+inline Bits high_nibbles(Bits x) { return low_nibbles(_mm512_srli_epi16(x, 4)); }
+
+// acc + the sum of four products of unsigned bytes below 16 with signed bytes, in each lane.
+inline Bits dot_nibbles(Bits acc, Bits w, Bits x) {
+#if defined(__AVX512VNNI__)
+    return _mm512_dpbusd_epi32(acc, w, x);
+#else
+    return add_int(acc, _mm512_madd_epi16(_mm512_maddubs_epi16(w, x), _mm512_set1_epi16(1)));
+#endif
+}
+
+// The same for any unsigned bytes. Without VNNI in two halves, because sums of two such products exceed 16 bits.
+inline Bits dot_bytes(Bits acc, Bits w, Bits x) {
+#if defined(__AVX512VNNI__)
+    return _mm512_dpbusd_epi32(acc, w, x);
+#else
+    const Bits high = _mm512_madd_epi16(_mm512_maddubs_epi16(high_nibbles(w), x), _mm512_set1_epi16(16));
+    return add_int(dot_nibbles(acc, low_nibbles(w), x), high);
+#endif
+}
+
 // In place: lane j of row i becomes lane i of row j, in units of 32 bits.
 LMK_INLINE void transpose(Bits (&r)[kLanes]) {
     Bits t[kLanes];

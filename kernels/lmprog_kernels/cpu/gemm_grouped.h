@@ -1,0 +1,125 @@
+// Products with quantised weights: integers within a group of kGroup inputs, which share a scale, then float32.
+//
+// A panel is a row of blocks, one per group: the integers of kPanel columns, then their scales (and minima), so that it
+// is read as one stream. Inputs are int8 with a scale per row and group. Integer sums are exact, and the groups of a
+// result are added in order, so it does not depend on what else is computed.
+#pragma once
+
+#include "gemm.h"
+
+namespace lmk {
+
+#if defined(__AVX512F__)
+constexpr int kGroupedRows = 6;  // 12 float sums and 12 integer sums of 32 registers
+#else
+constexpr int kGroupedRows = 2;
+#endif
+
+// Four inputs of a row as one lane.
+LMK_INLINE Bits input_quad(const int8_t* inputs) {
+    int32_t quad;
+    __builtin_memcpy(&quad, inputs, sizeof quad);
+    return broadcast_int(quad);
+}
+
+// w = scale * (byte - 128): [8][kPanel][4] bytes, [kPanel] float16 scales. As Q8_0 of GGUF.
+struct Int8Group {
+    static constexpr int kSteps = 8;
+    static constexpr int kStepBytes = kPanel * 4;
+    static constexpr int kBytes = kSteps * kStepBytes + kPanel * 2;
+
+    static LMK_INLINE int32_t start(int32_t input_sum) { return -128 * input_sum; }
+
+    template <int kRows>
+    static LMK_INLINE void step(const uint8_t* w, const int8_t* inputs, size_t stride, Bits (&c)[kRows][2]) {
+        const Bits low = load_bits(w), high = load_bits(w + sizeof(Bits));
+#pragma GCC unroll 8
+        for (int m = 0; m < kRows; m++) {
+            const Bits x = input_quad(inputs + m * stride);
+            c[m][0] = dot_bytes(c[m][0], low, x);
+            c[m][1] = dot_bytes(c[m][1], high, x);
+        }
+    }
+
+    static LMK_INLINE Floats add_group(Floats sum, Bits c, const uint16_t* scales, float input_scale, int32_t) {
+        return fma(to_floats(c), mul(broadcast(input_scale), load_f16(scales)), sum);
+    }
+};
+
+// w = scale * nibble + minimum: [4][kPanel][4] bytes, whose low nibbles are inputs 8 i to 8 i + 3 and whose high ones are
+// the next four; [kPanel] float16 scales, [kPanel] float16 minima. As Q4_1 of GGUF; Q4_0 is minimum = -8 scale.
+struct Int4Group {
+    static constexpr int kSteps = 4;
+    static constexpr int kStepBytes = kPanel * 4;
+    static constexpr int kBytes = kSteps * kStepBytes + kPanel * 4;
+
+    static LMK_INLINE int32_t start(int32_t) { return 0; }
+
+    template <int kRows>
+    static LMK_INLINE void step(const uint8_t* w, const int8_t* inputs, size_t stride, Bits (&c)[kRows][2]) {
+        const Bits a = load_bits(w), b = load_bits(w + sizeof(Bits));
+        const Bits a_low = low_nibbles(a), a_high = high_nibbles(a), b_low = low_nibbles(b), b_high = high_nibbles(b);
+#pragma GCC unroll 8
+        for (int m = 0; m < kRows; m++) {
+            const Bits x = input_quad(inputs + m * stride), y = input_quad(inputs + m * stride + 4);
+            c[m][0] = dot_nibbles(dot_nibbles(c[m][0], a_low, x), a_high, y);
+            c[m][1] = dot_nibbles(dot_nibbles(c[m][1], b_low, x), b_high, y);
+        }
+    }
+
+    static LMK_INLINE Floats add_group(Floats sum, Bits c, const uint16_t* scales, float input_scale, int32_t input_sum) {
+        const Floats minima = mul(broadcast(static_cast<float>(input_sum)), load_f16(scales + kPanel));
+        return fma(broadcast(input_scale), fma(to_floats(c), load_f16(scales), minima), sum);
+    }
+};
+
+template <class Group, int kRows>
+[[gnu::noinline]] void grouped_block(const PanelWork& work, int row) {
+    constexpr int kInputs = kGroup / Group::kSteps;
+    constexpr bool kFar = kRows > kFewRows;
+    const size_t stride = work.inputs.stride, groups = stride / kGroup;
+    const int8_t* inputs = work.inputs.row<int8_t>(row);
+    const float* input_scales = work.inputs.scales + row * groups;
+    const int32_t* input_sums = work.inputs.sums + row * groups;
+    const auto* w = reinterpret_cast<const uint8_t*>(work.panel_data);
+    const char* ahead = kFar ? work.ahead : work.panel_data + 4096;
+    Floats f[kRows][2];
+#pragma GCC unroll 8
+    for (int m = 0; m < kRows; m++) f[m][0] = f[m][1] = zero();
+    for (int g = 0; g < work.linear.columns / kGroup; g++, w += Group::kBytes, ahead += Group::kBytes) {
+        Bits c[kRows][2];
+#pragma GCC unroll 8
+        for (int m = 0; m < kRows; m++) c[m][0] = c[m][1] = broadcast_int(Group::start(input_sums[m * groups + g]));
+#pragma GCC unroll 8
+        for (int s = 0; s < Group::kSteps; s++) {
+            constexpr int kStepAhead = (Group::kBytes + Group::kSteps - 1) / Group::kSteps;
+            for (int i = 0; i < kStepAhead; i += 64) {
+                kFar ? prefetch(ahead + s * kStepAhead + i) : prefetch_near(ahead + s * kStepAhead + i);
+            }
+            Group::template step<kRows>(w + s * Group::kStepBytes, inputs + g * kGroup + s * kInputs, stride, c);
+        }
+        const auto* scales = reinterpret_cast<const uint16_t*>(w + Group::kSteps * Group::kStepBytes);
+#pragma GCC unroll 8
+        for (int m = 0; m < kRows; m++) {
+            const float scale = input_scales[m * groups + g];
+            const int32_t sum = input_sums[m * groups + g];
+            f[m][0] = Group::add_group(f[m][0], c[m][0], scales, scale, sum);
+            f[m][1] = Group::add_group(f[m][1], c[m][1], scales + kLanes, scale, sum);
+        }
+    }
+    finish<kRows>(work, row, f);
+}
+
+template <class Group>
+struct GroupedKernel {
+    static constexpr int kMostRows = kGroupedRows;
+    static size_t row_bytes(int columns) { return columns; }
+
+    template <int kRows = kGroupedRows>
+    static void run(const PanelWork& work, int row, int count) {
+        if (count == kRows) return grouped_block<Group, kRows>(work, row);
+        if constexpr (kRows > 1) run<kRows - 1>(work, row, count);
+    }
+};
+
+}  // namespace lmk
