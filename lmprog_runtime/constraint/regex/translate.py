@@ -108,15 +108,19 @@ class _Translator:
             return self._anchor(left, node, rest, right)
         assert isinstance(node, Look)
         if node.is_ahead:
-            seen = self.resolve(self.unknown, [node.item], self.anything)
+            seen = self.resolve(self._beyond(left), [node.item], self.anything)
             return self._ahead(left, self._signed(seen, node.is_negative), rest, right)
         return self._behind(left, node, rest, right)
+
+    def _beyond(self, left: _Left) -> _Left:
+        """What stands before the rest when that is looked at by itself: still the start, where nothing came before."""
+        return left if left.is_whole and left.expression == self.e.EPSILON else self.unknown
 
     def _signed(self, expression: int, is_negative: bool) -> int:
         return self.e.complement(expression) if is_negative else expression
 
     def _ahead(self, left: _Left, seen: int, rest: list[Node], right: int) -> int:
-        following = self.resolve(self.unknown, rest, right)
+        following = self.resolve(self._beyond(left), rest, right)
         return self.e.concat(left.expression, self.e.intersect(following, seen))
 
     def _behind(self, left: _Left, node: Look, rest: list[Node], right: int) -> int:
@@ -184,7 +188,7 @@ class _Translator:
         word = self._chars(node.word)
         ends_in_word = e.concat(self.anything, word)
         starts_with_word = e.concat(word, self.anything)
-        following = self.resolve(self.unknown, rest, right)
+        following = self.resolve(self._beyond(left), rest, right)
         sides = []
         for left_is_word in (True, False):
             right_is_word = left_is_word != (node.kind == "word")
