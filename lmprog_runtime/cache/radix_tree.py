@@ -283,5 +283,4 @@ class RadixTree:
             stack.extend(below[-1].children.values())
         gone = [self.cut(child, 0) for child in reversed(below)]
         gone.append(self.cut(node, length))
-        self._offer(node)
         return gone

@@ -176,7 +176,7 @@ class Scheduler:
         """The forward pass raised: nothing of it may be read. Its sequences are finished, others go on."""
         assert step is self._in_flight
         self._in_flight = None
-        for sequence, _, _ in reversed(step.chunks):
+        for sequence, _, _ in step.chunks:
             if sequence.row is not None:
                 self.counters.failed += 1
                 self._end(sequence)

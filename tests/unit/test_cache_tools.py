@@ -252,3 +252,13 @@ def test_corruption_is_reported_whole_with_the_tree() -> None:
     assert "evictable is kept as 11 and counted as 0" in text
     assert "has 1 locks" in text
     assert "[0, 10) 1 1 1" in text
+
+
+def test_slots_come_in_few_runs_and_continue_the_last_one() -> None:
+    slots = make(num_slots=32).slots
+    first, middle, last = (slots.allocate(4, "row") for _ in range(3))
+    slots.free(middle, "row")
+    assert slots.allocate(2, "row", after=int(last[-1])).tolist() == [12, 13]  # not from the hole
+    assert slots.allocate(3, "row").tolist() == [4, 5, 6]  # the smallest that holds it
+    assert slots.allocate(19, "row", after=int(first[-1])).tolist() == [*range(14, 32), 7]  # all that is left
+    assert (slots.free_count, slots.extents()) == (0, {})

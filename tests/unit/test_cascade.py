@@ -89,6 +89,22 @@ def test_outputs_do_not_depend_on_grouping(alignment: int, step_tokens: int) -> 
         verify(driver, sequence)
 
 
+def test_rows_computed_apart_are_joined_once_the_tree_has_made_them_one() -> None:
+    driver = make(EVERY)
+    text = prompt(40, seed=0)
+    jobs = [Sequence(list(text), 40, ("m",), 4, logits_from=0) for _ in range(2)]  # all positions computed by both
+    driver.submit(*jobs)
+    first = driver.step()
+    assert first is not None
+    assert len(first.batch.tokens) == 80
+    second = driver.step()
+    assert second is not None
+    assert second.batch.plan.items[0].tolist() == [0, 2, 0, 40, ALL_KEYS, 0]
+    driver.run()
+    for sequence in jobs:
+        verify(driver, sequence)
+
+
 def test_the_rule_decides() -> None:
     rule = CascadeRule(min_keys=512, min_rows=32, query_group=3, alignment=128)
     ten, eleven = [1] * 10, [1] * 11
@@ -114,3 +130,6 @@ def test_plan_without_a_rule_is_one_item_per_sequence() -> None:
     assert step is not None
     assert len(step.batch.plan.items) == 4
     assert np.array_equal(step.batch.plan.items[:, 5], np.zeros(4))
+    decodes = driver.step()
+    assert decodes is not None
+    assert decodes.batch.plan.items[:, 4].tolist() == [ALL_KEYS] * 4

@@ -9,7 +9,7 @@ import pytest
 from lmprog_runtime.cache import CacheConfig, CacheManager
 from lmprog_runtime.errors import PromptTooLong
 from lmprog_runtime.scheduler import Scheduler, SchedulerConfig, Sequence, State, TokenTree
-from tests.support.fake_executor import Driver, verify
+from tests.support.fake_executor import Driver, sample, verify
 
 
 def make(
@@ -283,7 +283,7 @@ def test_longest_prefix_first_and_the_cold_one_within_its_bound() -> None:
 
 
 def test_requests_that_came_together_do_not_age_each_other() -> None:
-    driver = make(num_slots=512, policy="lpm", max_running=1, aging_tokens=50)
+    driver = make(num_slots=512, policy="lpm", max_running=1, aging_tokens=5)
     driver.submit(job(prompt(40)))
     driver.step()
     jobs = [job([*prompt(40, seed=number % 2), number], new=2) for number in range(20)]
@@ -297,3 +297,96 @@ def test_requests_that_came_together_do_not_age_each_other() -> None:
 def test_unknown_policy_is_refused_with_a_guess() -> None:
     with pytest.raises(ValueError, match="did you mean 'lpm'"):
         make(policy="lmp")
+
+
+def test_room_kept_for_those_that_run_spares_preemptions() -> None:
+    preemptions = []
+    for reserve in (0, 20):
+        driver = make(num_slots=64, decode_reserve=reserve)
+        jobs = [job(prompt(10, seed=seed), new=20) for seed in range(6)]
+        for sequence in jobs:
+            driver.submit(sequence)
+        driver.run()
+        for sequence in jobs:
+            verify(driver, sequence)
+        preemptions.append(driver.scheduler.counters.preemptions)
+    assert preemptions[0] > preemptions[1] == 0
+
+
+def test_a_member_of_a_group_that_has_not_begun_survives_the_failing_step_it_relies_on() -> None:
+    driver = make(step_tokens=20, max_running=4)
+    leader, member = job(prompt(20)), job([*prompt(10), 1, 2, 3])
+    driver.submit(leader, member)
+    step = driver.scheduler.schedule()
+    assert step is not None
+    assert [chunk.sequence for chunk in step.chunks] == [leader]
+    assert member.row is not None  # admitted with its leader, on tokens of this step
+    driver.executor.corrupt(step.batch)
+    driver.scheduler.fail(step)
+    driver.scheduler.cache.check()
+    assert (leader.state, member.state) == (State.FINISHED, State.PREEMPTED)
+    driver.run()
+    verify(driver, member)
+
+
+def test_slots_taken_ahead_are_given_back_before_anybody_is_preempted() -> None:
+    driver = make(num_slots=64, growth_run=30, decode_reserve=0)
+    jobs = [job(prompt(10, seed=seed), new=20) for seed in range(2)]
+    for sequence in jobs:
+        driver.submit(sequence)
+    driver.run()
+    third = [job(prompt(8, seed=seed), new=14) for seed in range(3)]
+    driver.submit(*third)
+    driver.run()
+    assert driver.scheduler.counters.preemptions == 0
+    for sequence in jobs + third:
+        verify(driver, sequence)
+
+
+def test_a_growing_sequence_takes_from_leases_before_it_preempts() -> None:
+    driver = make(num_slots=64, decode_reserve=0)
+    lease = driver.scheduler.cache.open_lease()
+    driver.submit(job(prompt(20), lease=lease))
+    driver.run()
+    growing = [job(prompt(10, seed=seed), new=15) for seed in (1, 2)]
+    driver.submit(*growing)
+    driver.run()
+    assert lease.node is None
+    assert driver.scheduler.counters.preemptions == 0
+    for sequence in growing:
+        verify(driver, sequence)
+
+
+def test_a_growing_row_continues_its_run() -> None:
+    driver = make(growth_run=4)
+    sequence = job(prompt(10), new=40)
+    driver.submit(sequence)
+    driver.step()
+    for _ in range(35):
+        driver.step()
+    assert sequence.row is not None
+    first = int(sequence.row.slots[0])
+    assert sequence.row.slots.tolist() == list(range(first, first + sequence.row.allocated))
+
+
+def test_rejected_drafts_are_taken_back() -> None:
+    driver = make()
+    sequence = job(prompt(10), new=8)
+    driver.scheduler.add(sequence)
+    driver.outputs[sequence] = {}
+    first = driver.scheduler.schedule()
+    assert first is not None
+    token = sample(driver.executor.step(first.batch)[0])
+    driver.scheduler.complete(first)
+    driver.scheduler.append(sequence, [token, 5, 6, 7], logits_from=10)
+    second = driver.scheduler.schedule()
+    assert second is not None
+    [output] = second.outputs
+    assert (output.first_position, output.row_count) == (10, 4)
+    accepted = sample(driver.executor.step(second.batch)[0])
+    driver.scheduler.complete(second)
+    driver.scheduler.rewind(sequence, 11)
+    driver.scheduler.append(sequence, [accepted])
+    driver.run()
+    verify(driver, sequence)
+    assert sequence.token_ids[10:12] == [token, accepted]
