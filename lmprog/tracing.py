@@ -169,7 +169,6 @@ class TracedState(State):
             if not isinstance(value, str):
                 raise NotTraceable(f"{program_line()}: a list or dict with unknown values in it cannot be traced.")
             template = marks.split(value)
-        self._list_lengths.pop(name, None)
         self._tracer.add(SetVariable(self.number, name, None if template else value, template))
 
     @contextlib.contextmanager

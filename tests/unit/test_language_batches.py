@@ -29,6 +29,7 @@ from lmprog import (
     gen,
     user,
 )
+from lmprog.batching import _Workers
 from tests.support.language import counting, error_of, joined, no_threads_left
 
 pytestmark = pytest.mark.timeout(60)
@@ -171,6 +172,14 @@ def test_closing_cancels_what_is_under_way() -> None:
         runs.close()
     assert backend.open_streams == backend.running == 0
     assert all(isinstance(call.error, Cancelled) for call in backend.calls if "q0" not in call.prompt)
+
+
+def test_run_that_begins_while_the_batch_is_cancelled_is_cancelled_too() -> None:
+    workers = _Workers(ask, [], 1, {}, None, None)
+    workers._cancel()
+    run = ask.run("q", backend=echo(delay=5))
+    with workers.watching(run):
+        assert isinstance(run.error(), Cancelled)
 
 
 @pytest.mark.parametrize("threads", [1, 3, 16])

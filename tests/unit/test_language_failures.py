@@ -226,6 +226,23 @@ def test_retries_run_out() -> None:
     assert len(backend.calls) == 2
 
 
+def test_no_retry_once_text_has_been_streamed() -> None:
+    class Breaks(ScriptedBackend):
+        def open_stream(self) -> Any:
+            stream = super().open_stream()
+
+            def generate(call: Any, sink: Any) -> Any:
+                sink.delta("half an ")
+                sink.fail(BackendUnavailable("gone"))
+                return None
+
+            stream.generate = generate  # type: ignore[method-assign]
+            return stream
+
+    state = straight.run(backend=Breaks("x"), stream=True, retries=3)
+    assert isinstance(error_of(state.text), BackendUnavailable)
+
+
 def test_cancel_while_waiting_to_retry() -> None:
     backend = ScriptedBackend(BackendUnavailable("down"))
     with no_threads_left(0.2):

@@ -188,6 +188,22 @@ def test_with_block_ends_the_branches_and_cancels_them_on_error() -> None:
     assert backend.open_streams == 0
 
 
+def test_branch_cancelled_before_its_fork_has_run() -> None:
+    backend = counting(delay=0.01)
+
+    def body(s: Any) -> None:
+        s += gen("x")
+        group = s.fork(2)
+        group += gen("v")
+        group[0].cancel()
+        assert isinstance(error_of(lambda: group[0]["v"]), Cancelled)
+        assert group[1]["v"] == " n2"
+
+    with no_threads_left():
+        run(body, backend)
+    assert backend.open_streams == 0
+
+
 # -- join ---------------------------------------------------------------------------------------------------------
 
 
