@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Callable
 
 from lmprog.errors import LmprogError, MissingDependency
+
+_OWN_PARSERS = {
+    "serve": ("lmprog_runtime.launch_server", "serve a model over HTTP: OpenAI's API, the native one, a web page"),
+    "chat": ("lmprog.chat_command", "talk to a model in the terminal"),
+    "doctor": ("lmprog_runtime.doctor", "what this machine has, and how fast it is"),
+}
+"""Commands that parse their own arguments: module with a `main`, and help."""
 
 Command = Callable[[argparse.Namespace], int]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a subcommand; a mistake is one sentence on stderr and status 1, never a traceback."""
-    options = _parser().parse_args(arguments)
-    command: Command = options.command
+    given = sys.argv[1:] if arguments is None else arguments
     try:
+        if given and given[0] in _OWN_PARSERS:
+            own: Callable[[list[str]], int] = importlib.import_module(_OWN_PARSERS[given[0]][0]).main
+            return own(given[1:])
+        options = _parser().parse_args(given)
+        command: Command = options.command
         return command(options)
     except KeyboardInterrupt:
         return 130
@@ -35,7 +47,13 @@ def _parser() -> argparse.ArgumentParser:
     _add(commands, "models", _models, "list the models on this machine")
     harness = _add(commands, "lm-eval", _lm_eval, "run lm-evaluation-harness with lmprog as one of its models")
     harness.add_argument("arguments", nargs=argparse.REMAINDER, help="what lm_eval takes, such as --model lmprog")
+    for name, (_, text) in _OWN_PARSERS.items():
+        _add(commands, name, _help_of, text)
     return parser
+
+
+def _help_of(_: argparse.Namespace) -> int:
+    raise AssertionError("these commands never reach this parser")
 
 
 def _help(parser: argparse.ArgumentParser) -> int:

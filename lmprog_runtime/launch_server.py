@@ -14,13 +14,15 @@ from lmprog_runtime.server.flags import add_flags, runtime_config, server_settin
 
 def main(arguments: list[str] | None = None) -> int:
     """Serve until told to stop; a mistake is one sentence on stderr and status 1."""
-    parser = argparse.ArgumentParser(prog="python -m lmprog_runtime.launch_server", description=__doc__)
+    parser = argparse.ArgumentParser(prog="lmprog serve", description="Serve a model over HTTP.")
+    parser.add_argument("served", nargs="?", metavar="MODEL", help="as --model")
     add_flags(parser)
-    return run(parser.parse_args(arguments))
+    options = parser.parse_args(arguments)
+    options.model = options.served or options.model
+    return _run(options)
 
 
-def run(options: argparse.Namespace) -> int:
-    """What `main` and `lmprog serve` do once the flags are parsed."""
+def _run(options: argparse.Namespace) -> int:
     try:
         from lmprog_runtime.server.launch import serve
 

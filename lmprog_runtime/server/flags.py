@@ -25,14 +25,13 @@ KEYS = {"api_key": "LMPROG_API_KEY", "admin_api_key": "LMPROG_ADMIN_API_KEY"}
 """Secrets come from the environment unless given; a command line can be read by everybody on the machine."""
 
 
-def add_flags(parser: argparse.ArgumentParser, *, model_flag: bool = True) -> None:
+def add_flags(parser: argparse.ArgumentParser) -> None:
     """One flag per field of RuntimeConfig and ServerSettings."""
     for cls, title in ((RuntimeConfig, "model and runtime"), (ServerSettings, "server")):
         group = parser.add_argument_group(title)
         hints = typing.get_type_hints(cls)
         for field in dataclasses.fields(cls):
-            if field.name != "model" or model_flag:
-                _add_flag(group, field, hints[field.name])
+            _add_flag(group, field, hints[field.name])
 
 
 def _add_flag(group: Any, field: dataclasses.Field[Any], hint: Any) -> None:

@@ -68,7 +68,7 @@ function turn(kind, text = "") {
   const element = document.createElement("div");
   element.className = `turn ${kind}`;
   const label = document.createElement("small");
-  label.textContent = kind;
+  label.textContent = kind.split(" ")[0];
   const content = document.createElement("span");
   content.textContent = text;
   element.append(label, content);
@@ -125,7 +125,8 @@ async function explain() {
   try {
     const found = await json("/cache/explain", state.mode === "chat" ? { messages } : { text: prompt });
     const line = document.createElement("p");
-    line.textContent = `${found.matched} of ${found.total} tokens are cached: ${found.reason}.`;
+    line.textContent = `${found.matched} of ${found.total} tokens are cached` +
+      (found.reason === "all cached" ? ", all that can be." : `; the rest: ${found.reason}.`);
     const tokens = document.createElement("div");
     tokens.className = "tokens";
     found.tokens.forEach((text, index) => {
