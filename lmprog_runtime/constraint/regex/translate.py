@@ -51,6 +51,9 @@ class _Translator:
         self.e, self.pattern, self.ecma, self.encode = expressions, pattern, ecma, encode
         self.newline = unicode_sets.ECMA_NEWLINES if ecma else unicode_sets.NEWLINE
         self.anything = expressions.repeat(expressions.any_character(encode), 0)
+        # Behind what is looked for ahead stands any text at all: what it is intersected with says which. This one goes
+        # away in an intersection, the one above does not.
+        self.all_else = expressions.complement(expressions.EMPTY)
         self.unknown = _Left(expressions.EPSILON, False, 0)
         self.splits = 0
 
@@ -108,7 +111,7 @@ class _Translator:
             return self._anchor(left, node, rest, right)
         assert isinstance(node, Look)
         if node.is_ahead:
-            seen = self.resolve(self._beyond(left), [node.item], self.anything)
+            seen = self.resolve(self._beyond(left), [node.item], self.all_else)
             return self._ahead(left, self._signed(seen, node.is_negative), rest, right)
         return self._behind(left, node, rest, right)
 
@@ -168,7 +171,7 @@ class _Translator:
         if node.kind == "end_or_newline":
             return self._ahead(left, e.optional(newline), rest, right)
         if node.kind == "line_end":
-            return self._ahead(left, e.optional(e.concat(newline, self.anything)), rest, right)
+            return self._ahead(left, e.optional(e.concat(newline, self.all_else)), rest, right)
         if node.kind == "line_start":
             self._need(left, node, "^")
             return self.resolve(self._cut(left, e.optional(e.concat(self.anything, newline))), rest, right)
@@ -187,7 +190,7 @@ class _Translator:
         e = self.e
         word = self._chars(node.word)
         ends_in_word = e.concat(self.anything, word)
-        starts_with_word = e.concat(word, self.anything)
+        starts_with_word = e.concat(word, self.all_else)
         following = self.resolve(self._beyond(left), rest, right)
         sides = []
         for left_is_word in (True, False):
