@@ -20,6 +20,7 @@ LmprogError                        base; `.hint` says what to do
 +-- RunTimeout (TimeoutError)      a time limit that the caller set has passed
 +-- IncompleteOutput (ValueError)  a constrained output was cut by max_tokens; has the partial text
 +-- InvalidOutput (ValueError)     an output is not of the type it is read as; has the JSON pointer to the place
++-- ReplayMismatch (LookupError)   a call that a replay has no record of; says how it differs from the closest one
 """
 
 from __future__ import annotations
@@ -132,6 +133,10 @@ class InvalidOutput(LmprogError, ValueError):
     def __init__(self, message: str, pointer: str = "") -> None:
         super().__init__(message)
         self.pointer = pointer
+
+
+class ReplayMismatch(LmprogError, LookupError):
+    pass
 
 
 def add_note(error: BaseException, note: str) -> None:
