@@ -8,8 +8,10 @@ import sys
 from collections.abc import Callable
 
 from lmprog.errors import LmprogError, MissingDependency
+from lmprog_runtime.errors import RuntimeFault
 
 _OWN_PARSERS = {
+    "run": ("lmprog.run_command", "run a program, once or for each line of a file"),
     "serve": ("lmprog_runtime.launch_server", "serve a model over HTTP: OpenAI's API, the native one, a web page"),
     "chat": ("lmprog.chat_command", "talk to a model in the terminal"),
     "doctor": ("lmprog_runtime.doctor", "what this machine has, and how fast it is"),
@@ -31,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
         return command(options)
     except KeyboardInterrupt:
         return 130
-    except (LmprogError, OSError) as error:
+    except (LmprogError, RuntimeFault, OSError) as error:
         print(f"lmprog: {error}", file=sys.stderr)
         return 1
 
