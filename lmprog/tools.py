@@ -5,12 +5,9 @@ The output is always the JSON of one call with arguments that fit the function's
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import json
-import typing
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lmprog.errors import InvalidArgument
 
@@ -32,30 +29,30 @@ class ToolCall(NamedTuple):
 
 
 class Toolbox:
-    """Functions by name, and the type of a call of one of them."""
+    """Functions that can be called, by name. Their parameters have types; docstrings say what they are for."""
 
     def __init__(self, functions: Sequence[Function]) -> None:
         self.functions = {_name_of(function): function for function in functions}
         if not self.functions or len(self.functions) != len(functions):
             raise InvalidArgument("tools must be functions with different names, at least one.")
-        calls = tuple(_call_type(name, function) for name, function in self.functions.items())
-        self.call_type: Any = Union[calls]  # noqa: UP007 - made at run time
 
     def schema(self) -> str:
-        from lmprog.schema import to_json_schema
+        """Of a call of one of them, as JSON text. Raises InvalidArgument for parameters that JSON cannot give."""
+        from lmprog.schema import calls_schema
 
-        return to_json_schema(self.call_type)
+        return calls_schema(list(self.functions.values()))
 
     def read(self, text: str) -> ToolCall:
-        from lmprog.schema import from_json
+        from lmprog.schema import call_from_json
 
-        call = from_json(self.call_type, text)
-        arguments = {each.name: getattr(call.arguments, each.name) for each in dataclasses.fields(call.arguments)}
-        return ToolCall(call.name, arguments, self.functions[call.name])
+        function, arguments = call_from_json(list(self.functions.values()), text)
+        return ToolCall(_name_of(function), arguments, function)
 
     def describe(self) -> str:
-        """The functions in words, to put into a prompt: signature and docstring of each."""
-        return "\n".join(_in_words(name, function) for name, function in self.functions.items())
+        """The functions in words, to put into a prompt: what each does, and its parameters."""
+        from lmprog.schema import describe, tool_schema
+
+        return "\n\n".join(_in_words(describe, tool_schema(function)) for function in self.functions.values())
 
 
 def final_answer(answer: str) -> str:
@@ -96,29 +93,7 @@ def _name_of(function: Function) -> str:
     return name
 
 
-def _call_type(name: str, function: Function) -> Any:
-    arguments = dataclasses.make_dataclass(f"{name}_arguments", _fields_of(name, function), kw_only=True)
-    return dataclasses.make_dataclass(f"{name}_call", [("name", Literal[name]), ("arguments", arguments)])
-
-
-def _fields_of(name: str, function: Function) -> list[tuple[str, Any, Any]]:
-    hints = typing.get_type_hints(function, include_extras=True)
-    fields = []
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise InvalidArgument(f"{name}({parameter}) cannot be a tool: its parameters must have names.")
-        if parameter.name not in hints:
-            raise InvalidArgument(f"{name}() cannot be a tool: its parameter {parameter.name!r} has no type.")
-        fields.append((parameter.name, hints[parameter.name], _default_of(parameter)))
-    return fields
-
-
-def _default_of(parameter: inspect.Parameter) -> Any:
-    if parameter.default is parameter.empty:
-        return dataclasses.field()
-    return dataclasses.field(default_factory=lambda: parameter.default)
-
-
-def _in_words(name: str, function: Function) -> str:
-    text = inspect.getdoc(function)
-    return f"{name}{inspect.signature(function)}" + (f": {text}" if text else "")
+def _in_words(describe: Callable[[Any], str], tool: dict[str, Any]) -> str:
+    _, *parameters = describe(tool["parameters"]).splitlines()
+    about = " ".join(tool["description"].split())
+    return "\n".join([f"{tool['name']}: {about}" if about else tool["name"], *parameters])

@@ -12,18 +12,27 @@ Objects are closed: members that the type does not have are not allowed. Members
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from lmprog.errors import InvalidArgument
 from lmprog.schema import docstrings, resolving
+from lmprog.schema.calls import calls_form
 from lmprog.schema.describing import describe_schema
 from lmprog.schema.forms import Definitions, Form
 from lmprog.schema.partial import partial_json
 from lmprog.schema.reading import parse, plain
 
-__all__ = ["describe", "from_json", "partial_json", "to_json_schema", "tool_schema"]
+__all__ = [
+    "call_from_json",
+    "calls_schema",
+    "describe",
+    "from_json",
+    "partial_json",
+    "to_json_schema",
+    "tool_schema",
+]
 
 _forms_of_classes: WeakKeyDictionary[type, Form] = WeakKeyDictionary()
 
@@ -37,9 +46,7 @@ def to_json_schema(spec: Any) -> str:
         return _checked_text(spec)
     if isinstance(spec, Mapping):
         return _written(dict(spec))
-    definitions = Definitions()
-    root = _form(spec).schema(definitions)
-    return _written(definitions.document(root))
+    return _written(_document(_form(spec)))
 
 
 def from_json(spec: Any, text: str) -> Any:
@@ -54,18 +61,27 @@ def from_json(spec: Any, text: str) -> Any:
     return _form(spec).read(value, ())
 
 
+def calls_schema(functions: Sequence[Callable[..., Any]]) -> str:
+    """The schema of {"name", "arguments"}: a call of one of the functions, as `tool_schema` describes them."""
+    return _written(_document(calls_form(functions)))
+
+
+def call_from_json(functions: Sequence[Callable[..., Any]], text: str) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """The function that is called, and its arguments, typed as its signature says. Raises InvalidOutput."""
+    function, arguments = calls_form(functions).read(parse(text), ())
+    return function, arguments
+
+
 def tool_schema(function: Callable[..., Any]) -> dict[str, Any]:
     """{"name", "description", "parameters"} of a function, from its signature and docstring; parameters is a schema.
 
     Descriptions of parameters come from `Annotated[T, "text"]` or from the docstring's `Args:` or `:param x:`.
     Raises InvalidArgument for parameters without a type, *args and **kwargs.
     """
-    definitions = Definitions()
-    root = resolving.arguments_form(function).schema(definitions)
     return {
         "name": function.__name__,
         "description": docstrings.summary(function),
-        "parameters": definitions.document(root),
+        "parameters": _document(resolving.arguments_form(function)),
     }
 
 
@@ -81,6 +97,11 @@ def _form(spec: Any) -> Form:
     if spec not in _forms_of_classes:
         _forms_of_classes[spec] = resolving.form_of(spec)
     return _forms_of_classes[spec]
+
+
+def _document(form: Form) -> dict[str, Any]:
+    definitions = Definitions()
+    return definitions.document(form.schema(definitions))
 
 
 def _checked_text(text: str) -> str:

@@ -66,7 +66,7 @@ def form_of(spec: Any) -> Form:
 def arguments_form(function: Callable[..., Any]) -> ObjectForm:
     """The arguments of a call, by name, as an object; it reads as a dict of them."""
     resolver = _Resolver()
-    form = ObjectForm(function.__name__, "", dict)
+    form = ObjectForm(f"{function.__name__}_arguments", "", dict)
     hints = _type_hints(function)
     form.members = resolver.parameters(function, hints, {}, docstrings.descriptions(function))
     return form

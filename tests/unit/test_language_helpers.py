@@ -101,8 +101,15 @@ def test_a_call_fits_the_signature_and_runs() -> None:
     assert (state["a"].run(), state["b"].run()) == ("rain in Rome for 3", 0)
     assert backend.calls[0].constraint is not None
     assert json.loads(backend.calls[0].constraint.source)["anyOf"]
-    assert "weather(place: 'Place', days" in Toolbox([weather]).describe()
-    assert Toolbox([weather]).describe().endswith(": Says the weather.")
+    assert Toolbox([weather, fail]).describe() == (
+        "weather: Says the weather.\n"
+        "- place (Place)\n"
+        "  - city (text)\n"
+        "- days (whole number, optional): how many\n"
+        "\n"
+        "fail\n"
+        "- x (whole number)"
+    )
 
 
 def test_loop_runs_tools_until_the_final_answer() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Annotated
 
 import pytest
 
-from lmprog.errors import InvalidArgument
-from lmprog.schema import tool_schema
+from lmprog.errors import InvalidArgument, InvalidOutput
+from lmprog.schema import call_from_json, calls_schema, tool_schema
 
 
 @dataclass
@@ -88,3 +89,21 @@ def test_parameters_that_json_cannot_give():
             tool_schema(function)
     with pytest.raises(InvalidArgument, match="The parameter 'x' of bare has no type; annotate it"):
         tool_schema(bare)
+
+
+def test_a_call_of_one_of_several():
+    def add(a: int, b: int = 1) -> int:
+        """Adds."""
+        return a + b
+
+    schema = json.loads(calls_schema([weather, add]))
+    assert schema["anyOf"] == [{"$ref": "#/$defs/weather_call"}, {"$ref": "#/$defs/add_call"}]
+    call = schema["$defs"]["add_call"]
+    assert call["description"] == "Adds."
+    assert call["properties"]["name"] == {"type": "string", "const": "add"}
+    assert call["required"] == ["name", "arguments"]
+    text = '{"name":"weather","arguments":{"place":{"latitude":1,"longitude":2}}}'
+    assert call_from_json([weather, add], text) == (weather, {"place": Place(1, 2)})
+    assert call_from_json([add], '{"name":"add","arguments":{"a":2}}') == (add, {"a": 2})
+    with pytest.raises(InvalidOutput, match="At /arguments/a: true is not a whole number"):
+        call_from_json([weather, add], '{"name":"add","arguments":{"a":true}}')
