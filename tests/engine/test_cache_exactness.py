@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,15 @@ from lmprog_runtime.scheduler import CascadeRule, Scheduler, SchedulerConfig, Se
 from tests.support.tiny_engine import CONTEXT, TINY_VOCAB, tiny_executor
 
 NEW = 8
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Two threads on matrices this small only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 class Loop:

@@ -234,9 +234,21 @@ class Model:
 
 
 OPERATIONS = {
-    Model.open: 6, Model.forward: 6, Model.publish: 2, Model.grow: 3, Model.finish: 2, Model.finish_to_lease: 1,
-    Model.end_lease: 1, Model.fork_lease: 0.5, Model.soften: 0.5, Model.finish_dead: 1, Model.revoke: 0.3, Model.shrink: 1, Model.evict: 1, Model.flush: 0.1,
-}  # fmt: skip
+    Model.open: 6,
+    Model.forward: 6,
+    Model.publish: 2,
+    Model.grow: 3,
+    Model.finish: 2,
+    Model.finish_dead: 1,
+    Model.finish_to_lease: 1,
+    Model.end_lease: 1,
+    Model.fork_lease: 0.5,
+    Model.soften: 0.5,
+    Model.revoke: 0.3,
+    Model.shrink: 1,
+    Model.evict: 1,
+    Model.flush: 0.1,
+}
 
 
 @pytest.mark.parametrize(
