@@ -196,7 +196,7 @@ class Message(Strict):
     def _text_only(cls, content: Any) -> Any:
         for index, part in enumerate(content if isinstance(content, list) else []):
             kind = part.get("type") if isinstance(part, dict) else None
-            if kind not in {"text", "input_text", "output_text"}:
+            if kind not in ("text", "input_text", "output_text"):  # it may be of any type, hashable or not
                 raise ValueError(f"part {index} is of type {kind!r}; this server reads text only")
         return content
 

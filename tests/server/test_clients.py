@@ -1,0 +1,184 @@
+"""Other people's clients against the server. Each is skipped where it is not installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel
+
+from tests.support.tiny_server import ASCII_ONLY, Served, serving, tiny_runtime
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # theirs are not ours to mend
+
+USER: Any = [{"role": "user", "content": "hello"}]
+
+
+class Light(BaseModel):
+    room: Literal["kitchen", "hall"]
+    on: bool
+
+
+def _needs(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(find_spec(name) is None, reason=f"{name} is not installed")
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@_needs("instructor")
+@pytest.mark.parametrize("mode", ["TOOLS", "JSON_SCHEMA"])
+def test_instructor(server: Served, mode: str) -> None:
+    import instructor
+
+    client = instructor.from_openai(server.openai, mode=instructor.Mode[mode])
+    light = client.chat.completions.create(
+        model="tiny", messages=USER, response_model=Light, max_tokens=80, max_retries=1
+    )
+    assert isinstance(light, Light)
+
+
+@_needs("litellm")
+def test_litellm(server: Served) -> None:
+    import litellm
+
+    given: Any = {"model": "openai/tiny", "api_base": f"{server.url}/v1", "api_key": "none", "messages": USER}
+    given |= {"max_tokens": 8, "temperature": 0, "logit_bias": ASCII_ONLY}
+    whole = litellm.completion(**given)
+    text = whole.choices[0].message.content
+    assert text
+    assert whole.usage.prompt_tokens_details.cached_tokens is not None
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in litellm.completion(stream=True, **given)) == text
+
+
+@_needs("langchain_openai")
+def test_langchain(server: Served) -> None:
+    from langchain_openai import ChatOpenAI
+
+    model = ChatOpenAI(
+        model="tiny", base_url=f"{server.url}/v1", api_key="none", temperature=0, max_tokens=80, logit_bias=ASCII_ONLY
+    )
+    text = model.invoke("hello").content
+    assert text
+    assert "".join(str(chunk.content) for chunk in model.stream("hello")) == text
+    free = ChatOpenAI(model="tiny", base_url=f"{server.url}/v1", api_key="none", max_tokens=80)
+    for method in ("json_schema", "function_calling"):
+        assert isinstance(free.with_structured_output(Light, method=method).invoke("hello"), Light)
+
+
+@_needs("dspy")
+def test_dspy(server: Served) -> None:
+    import dspy
+
+    model = dspy.LM(
+        "openai/tiny",
+        api_base=f"{server.url}/v1",
+        api_key="none",
+        max_tokens=60,
+        cache=False,
+        temperature=0,
+        logit_bias=ASCII_ONLY,
+    )
+    assert model("hello")[0]
+    forced = dspy.LM(
+        "openai/tiny",
+        api_base=f"{server.url}/v1",
+        api_key="none",
+        max_tokens=80,
+        cache=False,
+        extra_body={"json_schema": Light.model_json_schema()},
+    )
+    with dspy.context(lm=forced, adapter=dspy.JSONAdapter()):
+        answer = dspy.Predict(Switch)(wish="make it bright")
+    assert answer.room in {"kitchen", "hall"}
+    assert isinstance(answer.on, bool)
+
+
+if find_spec("dspy") is not None:
+    import dspy
+
+    class Switch(dspy.Signature):
+        """Which light to switch."""
+
+        wish: str = dspy.InputField()
+        room: Literal["kitchen", "hall"] = dspy.OutputField()
+        on: bool = dspy.OutputField()
+
+
+@_needs("lm_eval")
+def test_lm_eval_local_completions(server: Served) -> None:
+    """Log-likelihoods over token ids, as its multiple-choice tasks ask for them, and generation until a stop."""
+    from lm_eval.models.openai_completions import LocalCompletionsAPI
+
+    model = LocalCompletionsAPI(
+        model="tiny", base_url=f"{server.url}/v1/completions", tokenizer_backend=None, tokenized_requests=False,
+        num_concurrent=1, max_retries=1, batch_size=4, max_length=2000,
+    )  # fmt: skip
+    pairs = [("The sky is", " blue"), ("The sky is", " green"), ("Two and two", " make four")]
+    tokens = [(pair, [3 + b for b in pair[0].encode()], [3 + b for b in pair[1].encode()]) for pair in pairs]
+    model.tokenized_requests, model.tokenizer = (
+        True,
+        object(),
+    )  # the ids are made above; it only asks whether it has one
+    found = model._loglikelihood_tokens(tokens)
+    for (context, continuation), (total, is_greedy) in zip(pairs, found, strict=True):
+        exact = server.ok("/select", text=context, choices=[continuation])["choices"][0]["sum_logprob"]
+        assert total == pytest.approx(exact, abs=1e-3)
+        assert is_greedy in {True, False}
+
+
+@_needs("lm_eval")
+def test_lm_eval_local_chat_completions(server: Served) -> None:
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.openai_completions import LocalChatCompletion
+
+    model = LocalChatCompletion(
+        model="tiny", base_url=f"{server.url}/v1/chat/completions", num_concurrent=1, max_retries=1,
+        tokenizer_backend=None, tokenized_requests=False,
+    )  # fmt: skip
+    message = model.apply_chat_template([{"role": "user", "content": "hello"}])
+    instance = Instance("generate_until", {}, (message, {"until": ["\n\n"], "max_gen_toks": 8}), 0)
+    assert isinstance(model.generate_until([instance], disable_tqdm=True)[0], str)
+
+
+@_needs("opentelemetry")
+def test_opentelemetry_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    export = pytest.importorskip("opentelemetry.sdk.trace.export")
+    http = pytest.importorskip("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+    from lmprog_runtime.server.guard import Finished
+    from lmprog_runtime.server.tracing import exporter
+
+    spans: list[Any] = []
+    monkeypatch.setattr(http.OTLPSpanExporter, "export", lambda _, batch: spans.extend(batch))
+    monkeypatch.setattr(export, "BatchSpanProcessor", export.SimpleSpanProcessor)  # sends at once
+    watch = exporter("http://127.0.0.1:9/v1/traces", "tiny")
+    watch(Finished("me", "POST", "/generate", 200, 0.25, {"prompt_tokens": 5, "cached_tokens": 3}))
+    (span,) = spans
+    assert span.name == "POST /generate"
+    assert span.end_time - span.start_time == pytest.approx(0.25e9, rel=1e-6)
+    assert dict(span.attributes)["gen_ai.usage.input_tokens"] == 5
+
+
+@_needs("schemathesis")
+@pytest.mark.slow
+def test_schemathesis_finds_no_server_error() -> None:
+    with serving(tiny_runtime(context_length=64)) as server:
+        command = [
+            sys.executable,
+            "-c",
+            "import sys; from schemathesis.cli import schemathesis; sys.exit(schemathesis())",
+        ]
+        command += ["run", f"{server.url}/openapi.json", "--checks", "not_a_server_error", "--max-examples", "5"]
+        command += ["--phases", "coverage,fuzzing", "--seed", "1", "--request-timeout", "30", "--no-color"]
+        out = subprocess.run(command, capture_output=True, text=True, timeout=110)
+        assert out.returncode == 0, out.stdout[-4000:] + out.stderr[-1000:]
+        server.comes_to_rest(30)
