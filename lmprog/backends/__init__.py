@@ -1,0 +1,1 @@
+"""What programs run on: the contract in `base`, and its implementations."""
