@@ -51,8 +51,10 @@ class BuildNative(build_ext):
             return
         target.parent.mkdir(parents=True, exist_ok=True)
         command = ["g++", "-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", *ext.flags, *ext.sources]
+        made = target.with_suffix(".so.new")
         try:
-            subprocess.run([*command, "-o", str(target)], check=True)
+            subprocess.run([*command, "-o", str(made)], check=True)
+            made.replace(target)  # a process that has the old one mapped keeps it; writing into it would crash that
         except (OSError, subprocess.CalledProcessError) as error:
             print(f"lmprog: {target.name} was not built ({error}); install g++ for the fast path.", file=sys.stderr)
 
