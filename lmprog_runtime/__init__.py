@@ -1,1 +1,1 @@
-"""The local runtime: engine, prefix cache, scheduler, models, constraints, server. Importing this loads none of them."""
+"""The local runtime: engine, prefix cache, scheduler, models, constraints, server. Importing this loads none of it."""

@@ -193,7 +193,8 @@ def report(
     rates = [statistics.median(values) / 1e9 for values in zip(*floors, strict=True)]
     best = [max(values) / 1e9 for values in zip(*floors, strict=True)]
     print(f"{executor.spec.family} {executor.dtype} {executor.decoder.level}, {executor.decoder.threads} threads; "
-          f"median (best): read {rates[0]:.1f} ({best[0]:.1f}) GB/s, {rates[1]:.0f} ({best[1]:.0f}) GFLOP/s")  # fmt: skip
+          f"median (best): read {rates[0]:.1f} ({best[0]:.1f}) GB/s, "
+          f"{rates[1]:.0f} ({best[1]:.0f}) GFLOP/s")  # fmt: skip
     for name, batch in batches.items():
         kept = sorted(runs[name], key=lambda run: run.foreign)[: max(2, len(runs[name]) // 2)]
         seconds = statistics.median(run.seconds for run in kept)

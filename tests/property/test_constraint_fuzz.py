@@ -1,4 +1,5 @@
-"""Random expressions (counters, intersections, complements, lexemes, recursion, member lists) over vocabularies with long
+"""Random expressions (counters, intersections, complements, lexemes, recursion, member lists) over vocabularies with
+long
 tokens: masks are what brute force says, both cores give the same, and no walk comes to a dead end."""
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Recipe:
         if depth == 0:
             return self.leaf()
         kinds: list[Callable[[int], int]] = [
-            self.concat, self.concat, self.choice, self.counted, self.counted, self.both, self.without, self.unit, self.members,
+            self.concat, self.concat, self.choice, self.counted, self.counted,
+            self.both, self.without, self.unit, self.members,
         ]  # fmt: skip
         return rng.choice(kinds)(depth - 1)
 
