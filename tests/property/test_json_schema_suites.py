@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from random import Random
 
+import jsonschema
 import pytest
 
-from tests.support.schema_suites import BENCH, SUITE, bench_groups, run, suite_groups
+from lmprog_runtime.errors import RequestRefused
+from tests.support.schema_fuzz import Sampler, is_comparable
+from tests.support.schema_suites import BENCH, SUITE, bench_groups, run, suite_groups, writer_of
 
 needs_bench = pytest.mark.skipif(not BENCH.exists(), reason=f"{BENCH} is not there")
 needs_suite = pytest.mark.skipif(not SUITE.exists(), reason=f"{SUITE} is not there")
@@ -33,6 +38,26 @@ def test_bench_in_the_order_of_the_schema():
 def test_bench_in_any_order():
     found = verdicts(run(group, order="any") for group in bench_groups())
     assert found["pass"] >= 0.96 * found.total()
+
+
+@needs_bench
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["schema", "any"])
+def test_random_texts_of_bench_schemas_are_valid(order):
+    random = Random(11)
+    compared = 0
+    for group in list(bench_groups())[order == "any" :: 2]:
+        try:
+            writer = writer_of(group.schema, order=order)
+        except RequestRefused:
+            continue
+        validator = jsonschema.validators.validator_for(group.schema, jsonschema.Draft202012Validator)(group.schema)
+        sampler = Sampler(writer.expressions, writer.root)
+        texts = [sampler.text(random, 200) for _ in range(3)]
+        for text in (text for text in texts if text is not None and is_comparable(text)):
+            compared += 1
+            assert validator.is_valid(json.loads(text)), (group.name, text)
+    assert compared > 300
 
 
 @needs_suite

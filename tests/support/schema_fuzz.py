@@ -207,19 +207,25 @@ class Sampler:
                 for state, found in live.items():
                     if closer in found:
                         return state, bytes([closer])
-        state = random.choice(list(live))
+        # by bytes mostly, so that strings are not all escapes; by states at times, so that rare ways are taken
+        weights = [len(found) for found in live.values()] if random.random() < 0.7 else None
+        (state,) = random.choices(list(live), weights)
         return state, bytes([random.choice(live[state])])
 
     def _successors(self, state: int) -> dict[int, bytes]:
-        """Bytes by the state that they lead to. Of the bytes beyond ASCII a few will do."""
+        """Bytes by the state that they lead to. Of the bytes beyond ASCII a few will do, where they do."""
         found = self._live.get(state)
         if found is None:
-            found = {}
-            for byte in (*range(0x20, 0x7F), *b"\n\t", *"é😀".encode()):
-                after = self._arena.step(state, bytes([byte]))
-                if after != Expressions.EMPTY:
-                    found[after] = found.get(after, b"") + bytes([byte])
-            self._live[state] = found
+            few = bytes((*range(0x20, 0x7F), *b"\n\t", *"é😀".encode()))
+            found = self._live[state] = self._leading_on(state, few) or self._leading_on(state, bytes(range(256)))
+        return found
+
+    def _leading_on(self, state: int, data: bytes) -> dict[int, bytes]:
+        found: dict[int, bytes] = {}
+        for byte in data:
+            after = self._arena.step(state, bytes([byte]))
+            if after != Expressions.EMPTY:
+                found[after] = found.get(after, b"") + bytes([byte])
         return found
 
 
@@ -281,7 +287,7 @@ def _check_emptiness(tally: Tally, random: Random, validator: Any, name: str) ->
 def _walk(tally: Tally, sampler: Sampler, random: Random, validator: Any, name: str) -> None:
     for _ in range(_TEXTS_PER_SCHEMA):
         text = sampler.text(random)
-        if text is None or not _is_comparable(text):
+        if text is None or not is_comparable(text):
             continue
         tally.texts += 1
         if _label(validator, json.loads(text)) is False:
@@ -296,6 +302,6 @@ def _label(validator: Any, value: Any) -> bool | None:
         return None
 
 
-def _is_comparable(text: str) -> bool:
-    """Whether jsonschema can tell: it computes in floats, and its `$` and `.` are those of Python's `re`."""
-    return not re.search(r"[\d.]{16}|[eE][+-]?\d{2}|\\[nr]", text)
+def is_comparable(text: str) -> bool:
+    """Whether jsonschema can tell: it computes in floats, and its `$`, `.` and `\\s` are those of Python's `re`."""
+    return not re.search(r"[\d.]{16}|[eE][+-]?\d{2}|\\[nru]", text)
