@@ -205,7 +205,7 @@ class CacheManager:
         work of the step in flight, which may fail: what the row has beyond stays the row's."""
         node = row.node
         while node.end < computed and (child := self.tree.child(node, key, node.end)) is not None:
-            if child.writer is not None and child.ready == 0:
+            if child.writer is not None and self.tree.floor(child.ready) == 0:
                 self._break_promise(child.writer)  # what is computed beats what is promised
                 continue
             same = min(keys.common_tokens(key, node.end, child.key), computed - node.end, child.settled)

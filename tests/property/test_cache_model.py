@@ -100,9 +100,13 @@ class Model:
         for live, end in ends.items():
             self.cache.advance(live.row, end)
         if chosen and self.random.random() < 0.1:
-            for live in reversed(chosen):
+            before = self.snapshot()
+            for live in chosen:
                 self.release(live)
             self.cache.discard_in_flight()
+            # what a row had computed, and a twin in the failing step was computing again, may be lost with the twin
+            self.known = {prefix for prefix in self.known if self.in_tree(prefix)}
+            assert before <= self.known
             return
         for live, end in ends.items():
             for position in range(live.computed, end):
