@@ -1,0 +1,192 @@
+"""Statistics, metrics, the tree, the native routes: what people watch."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.tiny_server import ASCII_ONLY, Served, serving
+
+ROOT = Path(__file__).parents[2]
+DASHBOARD = ROOT / "docs" / "deploy" / "grafana-dashboard.json"
+
+
+def _families(server: Served) -> dict[str, Any]:
+    return {family.name: family for family in text_string_to_metric_families(server.http.get("/metrics").text)}
+
+
+def test_counters_tell_what_happened() -> None:
+    with serving() as server:
+        body = {"model": "tiny", "prompt": "one hundred", "max_tokens": 5, "logit_bias": ASCII_ONLY}
+        for _ in range(2):
+            server.ok("/v1/completions", **body)
+        server.ok("/v1/completions", **body, regex="[a-z]{3}")
+        server.ok("/fork", text="a", suffixes=["b", "c"], sampling_params={"max_new_tokens": 1})
+        assert server.metric("num_requests_total") == 4
+        assert server.metric("request_success_total") == 5
+        assert server.metric("prompt_tokens_total") == 37
+        assert server.metric("cached_tokens_total") >= 20
+        assert server.metric("prefix_cache_hits_total") >= 20
+        assert server.metric("num_so_requests_total") == 1
+        assert server.metric("num_forks_total") == 2
+        assert server.metric("time_to_first_token_seconds_count") == 5
+        assert server.metric("num_requests_running") == 0
+        modes = {
+            s.labels["mode"]: s.value
+            for s in _families(server)["lmprog:realtime_tokens"].samples
+            if s.name.endswith("total")
+        }
+        assert modes["prefill_compute"] + modes["prefill_cache"] == 37
+        before = server.metric("prefix_cache_queries_total")
+        assert server.metric("prefix_cache_queries_total") == before, "asking changes nothing"
+
+
+def test_labels_are_few(server: Served) -> None:
+    server.ok("/v1/completions", model="tiny", prompt="a", max_tokens=1)
+    for family in _families(server).values():
+        for sample in family.samples:
+            assert set(sample.labels) <= {"model_name", "finished_reason", "mode", "le"}, sample
+            assert sample.labels["model_name"] == "tiny"
+
+
+def test_the_dashboard_uses_metrics_that_exist(server: Served) -> None:
+    names = {sample.name for family in _families(server).values() for sample in family.samples}
+    board = json.loads(DASHBOARD.read_text())
+    expressions = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
+    assert len(expressions) >= 10
+    for expression in expressions:
+        used = re.findall(r"lmprog:\w+", expression)
+        assert used, expression
+        assert set(used) <= names, expression
+
+
+def test_stats_and_infos(server: Served) -> None:
+    server.http.post("/flush_cache")
+    for _ in range(2):
+        server.ok("/v1/completions", model="tiny", prompt="shared prefix", max_tokens=1)
+    cache = server.http.get("/stats").json()["radix_cache"]
+    assert cache["total_nodes"] >= 1
+    assert cache["shared_prefix_count"] >= 1
+    assert 0 < cache["cache_hit_rate"] < 1
+    per_token = 4 * 2 * 2 * 16 * 4  # layers, K and V, heads, dimension, bytes
+    assert cache["shared_kv_bytes"] % per_token == 0
+    assert cache["shared_kv_bytes"] >= 12 * per_token
+    assert server.http.get("/get_model_info").json()["context_length"] == 4096
+    assert server.http.get("/get_server_info").json()["radix_cache"]
+    assert server.http.get("/version").json()["version"]
+    assert server.http.get("/tokenizer_info").json()["bos_token_ids"] == []
+    assert server.http.get("/live").json() == {"status": "alive"}
+    assert server.http.get("/v1/models/tiny").json()["id"] == "tiny"
+    assert server.http.get("/v1/models/other").status_code == 404
+
+
+def test_a_hit_is_explained_and_so_is_a_miss(server: Served) -> None:
+    """I05."""
+    server.http.post("/flush_cache")
+    prompt = "a prompt to explain"
+    assert server.ok("/cache/explain", text=prompt)["matched"] == 0
+    server.ok("/v1/completions", model="tiny", prompt=prompt, max_tokens=1)
+    assert server.ok("/cache/explain", text=prompt)["reason"] == "all cached"
+    assert server.ok("/cache/explain", text=prompt[:10] + "X")["matched"] == 10
+    salted = server.ok("/cache/explain", text=prompt, cache_salt="s")
+    assert (salted["matched"], salted["reason"]) == (0, "other namespace")
+    server.http.post("/flush_cache")
+    assert server.ok("/cache/explain", text=prompt)["reason"] == "evicted"
+    assert "one of" in server.refused("/cache/explain")
+
+
+def test_the_tree(server: Served) -> None:
+    server.http.post("/flush_cache")
+    for tail in ("x", "y"):
+        server.ok("/v1/completions", model="tiny", prompt="branching " + tail, max_tokens=1)
+    tree = server.http.get("/cache/tree").json()
+    (space,) = tree["namespaces"]
+    first, *rest = space["nodes"]
+    assert (first["parent"], first["length"], first["hits"]) == (None, 10, 1)
+    assert [node["parent"] for node in rest if node["start"] == 10] == [first["id"]] * 2
+    assert "text" not in first
+
+
+# -- native routes -----------------------------------------------------------------------------------------------------
+
+
+def test_generate_batches_and_samples(server: Served) -> None:
+    params = {"max_new_tokens": 4, "temperature": 0, "logit_bias": ASCII_ONLY}
+    one = server.ok("/generate", text="abc", sampling_params=params)
+    many = server.ok("/generate", text=["abc", "de"], sampling_params={**params, "n": 2})
+    assert [answer["text"] for answer in many[:2]] == [one["text"]] * 2
+    assert len(many) == 4
+    ids = server.ok("/generate", input_ids=server.ok("/tokenize", prompt="abc")["tokens"], sampling_params=params)
+    assert ids["text"] == one["text"]
+    assert (
+        server.ok("/generate", input_ids=[[40, 41], [42]], sampling_params=params)[1]["meta_info"]["prompt_tokens"] == 1
+    )
+    events = server.events("/generate", text=["abc", "de"], sampling_params=params)
+    streamed = "".join(event["delta"] for event in events[:-1] if event["index"] == 0 and "delta" in event)
+    assert streamed == one["text"]
+
+
+def test_generate_logprobs(server: Served) -> None:
+    params = {"max_new_tokens": 3, "temperature": 0, "logit_bias": ASCII_ONLY}
+    asked = {"return_logprob": True, "top_logprobs_num": 2, "logprob_start_len": 0}
+    meta = server.ok("/generate", text="abcd", sampling_params=params, **asked)["meta_info"]
+    assert meta["input_token_logprobs"][0] == [None, 100, "a"]
+    assert len(meta["input_token_logprobs"]) == 4
+    assert len(meta["output_token_logprobs"]) == len(meta["output_top_logprobs"]) == 3
+    assert all(len(top) == 2 for top in meta["output_top_logprobs"])
+
+
+def test_select_is_one_step_and_exact(server: Served) -> None:
+    text, choices = "The answer: ", ["yes", "yesterday", "no", "nobody"]
+    together = server.ok("/select", text=text, choices=choices)["choices"]
+    for choice, scored in zip(choices, together, strict=True):
+        body = {"model": "tiny", "prompt": text + choice, "echo": True, "logprobs": 0, "max_tokens": 0}
+        exact = server.ok("/v1/completions", **body)["choices"][0]["logprobs"]["token_logprobs"][len(text) :]
+        assert scored["logprobs"][-len(exact) :] == pytest.approx(exact, abs=1e-4)
+    steps = server.runtime.statistics()["steps"]
+    server.ok("/select", text=text, choices=choices)
+    assert server.runtime.statistics()["steps"] == steps + 1
+    by_ids = server.ok("/select", text="abc", choice_ids=[[100], [101, 102]])["choices"]
+    assert [choice["token_ids"] for choice in by_ids] == [[100], [101, 102]]
+
+
+def test_fork_shares_its_prefix(server: Served) -> None:
+    prefix = "a common beginning of all of them, "
+    params = {"max_new_tokens": 3, "temperature": 0}
+    branches = server.ok("/fork", text=prefix, suffixes=["one", "two", "three"], sampling_params=params)["branches"]
+    alone = [
+        server.ok("/generate", text=prefix + tail, sampling_params=params)["text"] for tail in ("one", "two", "three")
+    ]
+    assert [branch["text"] for branch in branches] == alone
+    assert sum(branch["meta_info"]["cached_tokens"] for branch in branches) >= 2 * len(prefix)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "message"),
+    [
+        ("/generate", {}, "either text or input_ids"),
+        ("/generate", {"text": "a", "input_ids": [5]}, "either text or input_ids"),
+        ("/generate", {"text": ""}, "empty"),
+        ("/generate", {"segments": [{"open": ["user"]}], "text": "a"}, "segments"),
+        ("/generate", {"segments": [{}]}, "segment"),
+        ("/generate", {"segments": [{"special": "<|nope|>"}]}, "no control token"),
+        ("/generate", {"segments": [999999]}, "999999"),
+        ("/generate", {"text": "a", "sampling_params": {"max_tokens": 3}}, "sampling_params.max_tokens"),
+        ("/generate", {"text": "a", "return_logprob": True, "logprob_start_len": 7}, "prompt_logprobs_start"),
+        ("/select", {"text": "a"}, "either choices"),
+        ("/select", {"text": "a", "choices": []}, "choices"),
+        ("/select", {"choices": [""]}, "empty"),
+        ("/select", {"text": "a", "choice_ids": [[-1]]}, "-1"),
+        ("/fork", {"text": "a", "suffixes": []}, "suffixes"),
+        ("/fork", {"suffixes": ["a"], "sampling_params": {"n": 2}}, "n is for /generate"),
+        ("/tokenize", {}, "either prompt or messages"),
+        ("/detokenize", {"tokens": [-1]}, "-1"),
+    ],
+)  # fmt: skip
+def test_native_mistakes(server: Served, path: str, fields: dict[str, Any], message: str) -> None:
+    assert message in server.refused(path, **fields)
