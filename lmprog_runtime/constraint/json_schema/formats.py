@@ -60,7 +60,10 @@ _IDN_EMAIL = rf"(?:{_IDN_ATOM}(?:\.{_IDN_ATOM})*|{_QUOTED})@(?:{_IDN_HOST_NAME}|
 
 
 def _uri_parts(others: str, private: str) -> tuple[str, str]:
-    """URI and relative reference (RFC 3986 appendix A); with `others` among the unreserved, IRIs (RFC 3987)."""
+    """URI and URI reference (RFC 3986 appendix A); with `others` among the unreserved, IRIs (RFC 3987).
+
+    Each holds the authority once: it is most of the pattern, and patterns are parsed anew for each schema.
+    """
     unreserved = rf"a-zA-Z0-9._~{others}\-"
     escaped = r"%[0-9a-fA-F]{2}"
     subs = r"!$&'()*+,;="
@@ -75,8 +78,8 @@ def _uri_parts(others: str, private: str) -> tuple[str, str]:
     tail = rf"(?:\?(?:{pchar}|[/?{private}])*)?(?:#(?:{pchar}|[/?])*)?"
     scheme = r"[a-zA-Z][a-zA-Z0-9+.-]*:"
     uri = rf"{scheme}(?://{authority}{rest}|{absolute}|{pchar}+{rest}|){tail}"
-    relative = rf"(?://{authority}{rest}|{absolute}|{no_colon}{rest}|){tail}"
-    return uri, relative
+    either = rf"(?:{scheme})?(?://{authority}{rest}|{absolute}|)"
+    return uri, rf"(?:{either}|{scheme}{pchar}+{rest}|{no_colon}{rest}){tail}"
 
 
 _UCS = (
@@ -86,8 +89,8 @@ _UCS = (
 )
 _UCS = _UCS.replace(r"\u{E0000}-\u{EFFFD}", "")
 _PRIVATE = r"\uE000-\uF8FF\u{F0000}-\u{FFFFD}\u{100000}-\u{10FFFD}"
-_URI, _RELATIVE = _uri_parts("", "")
-_IRI, _IRI_RELATIVE = _uri_parts(_UCS, _PRIVATE)
+_URI, _URI_REFERENCE = _uri_parts("", "")
+_IRI, _IRI_REFERENCE = _uri_parts(_UCS, _PRIVATE)
 
 # RFC 6570 section 2.
 _TEMPLATE_VARIABLE = r"(?:[a-zA-Z0-9_]|%[0-9a-fA-F]{2})(?:\.?(?:[a-zA-Z0-9_]|%[0-9a-fA-F]{2}))*(?:\*|:[1-9][0-9]{0,3})?"
@@ -110,9 +113,9 @@ FORMATS = {
         "ipv4": _IPV4,
         "ipv6": _IPV6,
         "uri": _URI,
-        "uri-reference": rf"(?:{_URI}|{_RELATIVE})",
+        "uri-reference": _URI_REFERENCE,
         "iri": _IRI,
-        "iri-reference": rf"(?:{_IRI}|{_IRI_RELATIVE})",
+        "iri-reference": _IRI_REFERENCE,
         "uri-template": _TEMPLATE,
         "uuid": r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
         "json-pointer": _POINTER,
