@@ -8,7 +8,7 @@ from typing import Any
 
 from lmprog.errors import InvalidArgument, InvalidOutput
 from lmprog.schema.forms import Definitions, NamedForm, Schema
-from lmprog.schema.reading import Path, invalid
+from lmprog.schema.reading import Path, invalid, with_integers
 
 _NAMED = ("properties", "patternProperties", "$defs")
 _MANY = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -63,7 +63,7 @@ class ModelForm(NamedForm):
 
     def read(self, value: Any, path: Path) -> Any:
         try:
-            return self._validate_json(json.dumps(value))
+            return self._validate_json(json.dumps(with_integers(value)))
         except ValueError as error:
             raise _translated(error, path) from error
 

@@ -120,6 +120,18 @@ def plain(value: Any) -> Any:
     return value
 
 
+def with_integers(value: Any) -> Any:
+    """A parsed value with 1.0 and 1e30 written as the integers that they are, for readers that know fewer forms."""
+    if isinstance(value, Real):
+        try:
+            return as_integer(value)
+        except ValueError:
+            return value
+    if isinstance(value, list):
+        return [with_integers(item) for item in value]
+    return {key: with_integers(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
 def same(a: Any, b: Any) -> bool:
     """Equality of JSON scalars: true is not 1, but 1 is 1.0."""
     return isinstance(a, bool) == isinstance(b, bool) and bool(a == b)
