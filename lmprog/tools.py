@@ -5,6 +5,7 @@ The output is always the JSON of one call with arguments that fit the function's
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -90,6 +91,10 @@ def _name_of(function: Function) -> str:
     name = getattr(function, "__name__", None)
     if not callable(function) or not isinstance(name, str):
         raise InvalidArgument(f"A tool is a function with a name, not {function!r}.")
+    try:
+        inspect.signature(function)
+    except ValueError:  # of some functions written in C
+        raise InvalidArgument(f"{name}() cannot be a tool: Python does not know its parameters.") from None
     return name
 
 

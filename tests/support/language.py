@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from queue import SimpleQueue
 from typing import Any
 
 from lmprog import ScriptedBackend, assistant, function, gen, select, user
+from lmprog.backends.base import GenerateCall, GenerateResult, PendingCall, Sink, Usage
+from lmprog.backends.scripted import ScriptedStream
 
 
 def threads_of_the_language() -> list[threading.Thread]:
@@ -41,6 +45,38 @@ def error_of(read: Callable[[], Any], seconds: float = 1.0) -> BaseException | N
     finally:
         assert time.monotonic() - start < seconds, "the read took too long"
     return None
+
+
+class HeldBackend(ScriptedBackend):
+    """Its calls end when the test says so: `sinks.get()` is the sink of the next one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sinks: SimpleQueue[Sink] = SimpleQueue()
+
+    def _new_stream(self, text: str, known_words: int) -> ScriptedStream:
+        with self._lock:
+            self.open_streams += 1
+        return _HeldStream(self, text, known_words)
+
+    def words(self, text: str) -> Iterator[str]:
+        """Stream a text as the next call's answer, each word once the one before was asked for again."""
+        sink = self.sinks.get(timeout=2)
+        for word in re.findall(r"\s*\S+", text):
+            sink.delta(word)
+            yield word
+        sink.done(GenerateResult(text, "stop", None, True, Usage()))
+
+
+class _HeldStream(ScriptedStream):
+    def generate(self, call: GenerateCall, sink: Sink) -> PendingCall:
+        assert isinstance(self._backend, HeldBackend)
+        self._backend.sinks.put(sink)
+        return _NoCancel()
+
+
+class _NoCancel(PendingCall):
+    def cancel(self) -> None: ...
 
 
 @function

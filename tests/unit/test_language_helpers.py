@@ -25,7 +25,7 @@ from lmprog import (
     user,
 )
 from lmprog.reasoning import Splitter
-from tests.support.language import counting, error_of, no_threads_left
+from tests.support.language import HeldBackend, counting, error_of, no_threads_left
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -179,13 +179,16 @@ def test_thoughts_are_kept_apart(model_type: Any, answer: str, stream: bool) -> 
 
 
 def test_thoughts_stream_as_they_come() -> None:
-    state = run(
-        lambda s: s.__iadd__(separate_reasoning(gen("x"), "qwen3")),
-        ScriptedBackend("<think>a b c</think> d e", token_delay=0.003),
-        stream=True,
+    backend = HeldBackend()
+    state = run(lambda s: s.__iadd__(separate_reasoning(gen("x"), "qwen3")), backend, stream=True)
+    thoughts, answer, words = (
+        state.text_iter("x_reasoning_content"),
+        state.text_iter(),
+        backend.words("<think>a b</think> c d"),
     )
-    assert list(state.text_iter("x_reasoning_content")) == ["a", " b", " c"]
-    assert "".join(state.text_iter()) == " d e"
+    assert [(next(words), next(thoughts)) for _ in range(2)] == [("<think>a", "a"), (" b</think>", " b")]
+    assert [(next(words), next(answer)) for _ in range(2)] == [(" c", " c"), (" d", " d")]
+    assert (list(words), list(thoughts), list(answer), state["x"]) == ([], [], [], " c d")
 
 
 def test_no_thoughts_and_thoughts_without_end() -> None:
@@ -230,12 +233,12 @@ def test_splitting_does_not_depend_on_the_pieces(text: str, cuts: list[int], sta
 
 
 def test_objects_grow_while_they_stream() -> None:
-    state = run(
-        lambda s: s.__iadd__(gen("x", schema={})),
-        ScriptedBackend('{"a": [1, 2], "b": "two words"}', token_delay=0.002),
-        stream=True,
-    )
-    seen = list(state.object_iter("x"))
-    assert seen[-1] == state["x"] == {"a": [1, 2], "b": "two words"}
-    assert {"a": [1, 2], "b": "two"} in seen
-    assert all(a != b for a, b in itertools.pairwise(seen))
+    backend = HeldBackend()
+    state = run(lambda s: s.__iadd__(gen("x", schema={})), backend, stream=True)
+    words, values = backend.words('{"a": [1, 2], "b": "two words"}'), state.object_iter("x")
+    seen = []
+    for word in words:
+        if word != ' "b":':  # a name without its value adds nothing
+            seen.append(next(values))
+    assert seen == [{}, {"a": [1]}, {"a": [1, 2]}, {"a": [1, 2], "b": "two"}, {"a": [1, 2], "b": "two words"}]
+    assert (list(values), state["x"]) == ([], seen[-1])

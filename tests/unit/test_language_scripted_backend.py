@@ -250,7 +250,7 @@ def test_token_delay_spreads_the_deltas_and_cancel_stops_them() -> None:
         collected.sink.done,
         collected.sink.fail,
     )  # type: ignore[arg-type, return-value]
-    backend = ScriptedBackend("a b c d e f", token_delay=0.01)
+    backend = ScriptedBackend("a b c d e f", token_delay=0.05)
     pending = backend.open_stream().generate(GenerateCall(Sampling(), wants_deltas=True), sink)
     assert got_two.wait(2)
     pending.cancel()

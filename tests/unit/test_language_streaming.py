@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lmprog import InvalidArgument, ScriptedBackend, UnknownVariable, assistant, function, gen, select, user
-from tests.support.language import PROGRAMS, counting, no_threads_left
+from tests.support.language import PROGRAMS, HeldBackend, counting, no_threads_left
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -35,9 +35,13 @@ def test_pieces_add_up_to_the_text(delays: dict[str, float]) -> None:
 
 
 def test_variable_comes_token_by_token_while_the_program_runs() -> None:
-    state = story.run(backend=words(token_delay=0.01), stream=True)
-    assert list(state.text_iter("story")) == ["once", " upon", " a", " time"]
-    assert list(state.text_iter("title")) == ["The", " Title"]
+    backend = HeldBackend()
+    state = story.run(backend=backend, stream=True)
+    for name, text in (("story", "once upon a time"), ("title", "The Title")):
+        pieces = state.text_iter(name)
+        for word in backend.words(text):
+            assert next(pieces) == word
+        assert list(pieces) == []
 
 
 def test_without_stream_the_pieces_are_steps() -> None:
@@ -113,11 +117,16 @@ def test_streaming_changes_nothing(program: Any) -> None:
 
 def test_async_iteration_with_meta_data() -> None:
     async def main() -> None:
-        state = story.run(backend=words(token_delay=0.003), stream=True)
-        pieces = [piece async for piece in state.text_async_iter("story")]
-        assert pieces == ["once", " upon", " a", " time"]
-        pairs = [pair async for pair in state.text_async_iter("title", return_meta_data=True)]
-        assert [piece for piece, _ in pairs] == ["The", " Title"]
+        backend = HeldBackend()
+        state = story.run(backend=backend, stream=True)
+        pieces = state.text_async_iter("story")
+        for word in backend.words("once upon a time"):
+            assert await anext(pieces) == word
+        assert [piece async for piece in pieces] == []
+        pairs = state.text_async_iter("title", return_meta_data=True)
+        for word in backend.words("The Title"):
+            piece, meta = await anext(pairs)
+            assert (piece, meta["prompt_tokens"]) == (word, 0)
         assert "".join([piece async for piece in state.text_async_iter()]) == state.text()
         assert state.get_meta_info("title")["finish_reason"] == "stop"
         with pytest.raises(InvalidArgument, match="return_meta_data needs the variable"):
