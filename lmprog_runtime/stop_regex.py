@@ -24,9 +24,7 @@ class RegexStopMatcher:
         self._arena = expressions.arena
         self._root = expressions.alternate(whole)
         if expressions.is_nullable(self._root):
-            raise ConstraintInvalid(
-                f"stop_regex {pattern!r} matches the empty text: it would end every answer."
-            )
+            raise ConstraintInvalid(f"stop_regex {pattern!r} matches the empty text: it would end every answer.")
         self._held = ""
         self._starts: dict[int, int] = {}  # automaton state: leftmost place in `_held` where it was started
 
