@@ -55,7 +55,7 @@ def _envelopes(tools: list[Tool]) -> Constraint:
     calls = [
         {
             "type": "object",
-            "properties": {"name": {"const": tool.function.name}, "arguments": tool.function.parameters},
+            "properties": {"name": {"const": tool.function.name}, "arguments": closed(tool.function.parameters)},
             "required": ["name", "arguments"],
             "additionalProperties": False,
         }
@@ -63,6 +63,39 @@ def _envelopes(tools: list[Tool]) -> Constraint:
     ]
     schema = calls[0] if len(calls) == 1 else {"anyOf": calls}
     return Constraint("json_schema", json.dumps(schema))
+
+
+def closed(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Parameters without further properties, where the schema leaves that open: no function takes arguments that its
+    description does not name. What satisfies the result satisfies the schema."""
+    names, required = parameters.get("properties"), parameters.get("required", [])
+    if not isinstance(names, dict) or not isinstance(required, list) or parameters.keys() & _MAY_NAME_PROPERTIES:
+        return parameters
+    if any(name not in list(names) for name in required):  # a list: a broken schema may demand what has no hash
+        return parameters
+    return {**parameters, "additionalProperties": False}
+
+
+_MAY_NAME_PROPERTIES = frozenset(
+    [
+        "additionalProperties",
+        "unevaluatedProperties",
+        "patternProperties",
+        "propertyNames",
+        "minProperties",
+        "$ref",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "not",
+        "if",
+        "then",
+        "else",
+        "dependentSchemas",
+        "dependentRequired",
+        "dependencies",
+    ]
+)
 
 
 # -- models whose chat template has no place for tools ----------------------------------------------------------------

@@ -10,6 +10,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from lmprog_runtime.server.tools import closed
 from tests.support.byte_tokenizer import CHATML
 from tests.support.tiny_engine import TOKENIZER
 from tests.support.tiny_server import ASCII_ONLY, Served, serving, tiny_runtime
@@ -97,6 +98,23 @@ def test_required_calls_satisfy_their_schema(server: Served, choice: Any) -> Non
     assert calls[0].id
     assert [call.function.name for call in calls if call.function and call.function.name] == ["set_light"]
     assert Light.model_validate_json("".join(call.function.arguments or "" for call in calls if call.function)) == light
+
+
+def test_arguments_hold_nothing_that_the_description_does_not_name(server: Served) -> None:
+    open_schema = {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"]}
+    tool = {"type": "function", "function": {"name": "set", "parameters": open_schema}}
+    for seed in range(10):
+        body = {"messages": USER, "tools": [tool], "tool_choice": "required", **CALL, "seed": seed}
+        (call,) = server.ok("/v1/chat/completions", **body)["choices"][0]["message"]["tool_calls"]
+        assert json.loads(call["function"]["arguments"]).keys() == {"on"}
+    for more in (
+        {"additionalProperties": True},
+        {"anyOf": [{}]},
+        {"required": ["other"]},
+        {"required": [{}]},
+        {"required": 3},
+    ):
+        assert closed({**open_schema, **more}) == {**open_schema, **more}
 
 
 def test_a_conversation_with_calls_goes_on(server: Served) -> None:

@@ -55,7 +55,6 @@ class Served:
         key = (state.settings.keys or ("none",))[0]
         self.http = httpx.Client(base_url=url, timeout=60, headers={"Authorization": f"Bearer {key}"})
         self.openai = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)
-        self.async_openai = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)
 
     def post(self, path: str, **body: Any) -> httpx.Response:
         # escaped, so that half a surrogate pair can be sent
@@ -119,6 +118,7 @@ def serving(runtime: LocalRuntime | None = None, **settings: Any) -> Iterator[Se
         served = Served(state, server, f"http://127.0.0.1:{port}")
         yield served
         served.http.close()
+        served.openai.close()
     finally:
         server.should_exit = True
         thread.join(20)
