@@ -117,12 +117,12 @@ def test_what_an_automaton_cannot_do_is_refused_by_name(pattern: str, what: str)
 @pytest.mark.parametrize("core", CORES)
 def test_deep_and_long_patterns(core: str) -> None:
     expressions = Expressions(arena=new_arena(core))
-    start = time.monotonic()
+    start = time.thread_time()
     nested = expressions.regex("(" * 60_000 + "a" + ")" * 60_000)
     assert expressions.matches(nested, b"a")
     with pytest.raises(ConstraintTooLarge, match="nested in each other"):
         expressions.regex("(" * 60_000 + "a" + ")*" * 60_000)
-    assert time.monotonic() - start < 2
+    assert time.thread_time() - start < (2 if core == "native" else 6)
 
 
 @pytest.mark.parametrize("encode", [Encoding.JSON_ESCAPED, Encoding.JSON_PLAIN])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import re
 import threading
 import time
@@ -342,9 +343,10 @@ def test_nothing_can_be_appended_after_the_end() -> None:
         state += "more"
 
 
-def test_no_backend_is_said() -> None:
+def test_no_backend_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lmprog.settings, "_set_last", [])  # whatever other tests have set
     with pytest.raises(lmprog.NoBackend, match="No backend is set"):
-        straight.run()
+        contextvars.Context().run(straight.run)
 
 
 def test_not_a_backend_is_said() -> None:
