@@ -1,7 +1,8 @@
 """What is refused, and how: malformed schemas, keywords that no automaton can enforce, schemas that cost too much."""
 
-from __future__ import contextlib
+from __future__ import annotations
 
+import contextlib
 import json
 import time
 
