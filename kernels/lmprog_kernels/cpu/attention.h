@@ -14,8 +14,12 @@
 
 namespace lmk {
 
-// A unit is computed in passes: one chunk, and as many heads as fit the second-level cache together with the rows that
-// are fetched for the next pass.
+struct Heads {
+    int begin, end;
+    int count() const { return end - begin; }
+};
+
+// A unit is computed in passes: one chunk, and as many heads as fit the second-level cache.
 template <class KV>
 class UnitAttention {
    public:
@@ -28,139 +32,151 @@ class UnitAttention {
           group_(layer.heads / layer.kv_heads), states_(unit.row_count * group_), size_(layer.head_size) {}
 
     void run() {
-        const int heads = heads_per_pass(unit_);
-        for (int head = unit_.head_begin; head < unit_.head_end; head += heads) {
-            run_heads(head, std::min(unit_.head_end, head + heads));
+        const int step = heads_per_pass(unit_);
+        for (int head = unit_.head_begin; head < unit_.head_end; head += step) {
+            run_heads({head, std::min(unit_.head_end, head + step)});
         }
     }
 
    private:
     // Dense units are bound by arithmetic: one head at a time keeps their states small.
     int heads_per_pass(const AttentionUnit& unit) const {
-        constexpr int kTokenBytes = 1024;
-        if (is_dense(unit)) return 1;
-        return std::max(1, kTokenBytes / static_cast<int>(2 * size_ * sizeof(KV)));
+        return is_dense(unit) ? 1 : std::max(1, kPassBytes / static_cast<int>(2 * size_ * sizeof(KV)));
     }
     bool is_dense(const AttentionUnit& unit) const { return unit.row_count * group_ >= kDenseStates; }
 
-    void run_heads(int head_begin, int head_end) {
+    void run_heads(Heads heads) {
         const States merged = scratch_.merged_states();
-        const int count = (head_end - head_begin) * states_;
-        for (int head = head_begin; head < head_end; head++) gather_queries(head, head - head_begin);
+        const int count = heads.count() * states_;
+        gather_queries(heads);
         for (int i = 0; unit_.is_whole && i < count; i++) reset_state(merged, i, size_);
         for (int c = unit_.chunk_begin; c < unit_.chunk_end; c++) {
-            RowsAhead<KV> ahead = rows_after(c, head_begin, head_end);
-            for (int head = head_begin; head < head_end; head++) {
-                run_chunk(head, head - head_begin, plan_.chunks[c], ahead);
-                keep(head, head - head_begin, plan_.chunks[c]);
-            }
+            const ChunkTiles& chunk = plan_.chunks[c];
+            for (int t = chunk.begin; t < chunk.end; t++) score(c, plan_.tiles[t], heads);
+            weigh(chunk, heads);
+            for (int t = chunk.begin; t < chunk.end; t++) mix(plan_.tiles[t], heads);
+            keep(chunk, heads);
         }
         for (int i = 0; unit_.is_whole && i < count; i++) {
-            const int head = head_begin + i / states_, state = i % states_;
+            const int head = heads.begin + i / states_, state = i % states_;
             const int column = (head * group_ + state % group_) * size_;
             finish_state(layer_.out, unit_.row_start + state / group_, column, merged, i, size_);
         }
     }
 
-    // What the next pass reads: the next chunk of these heads, the first of the next heads, or the next unit's first.
-    RowsAhead<KV> rows_after(int chunk, int head_begin, int head_end) const {
-        if (is_dense(unit_)) return {};
-        if (chunk + 1 < unit_.chunk_end) return rows_of(chunk + 1, head_begin, head_end);
-        if (head_end < unit_.head_end) {
-            return rows_of(unit_.chunk_begin, head_end, std::min(unit_.head_end, 2 * head_end - head_begin));
-        }
-        if (!next_ || is_dense(*next_)) return {};
-        const int end = std::min(next_->head_end, next_->head_begin + heads_per_pass(*next_));
-        return rows_of(next_->chunk_begin, next_->head_begin, end);
-    }
-
-    RowsAhead<KV> rows_of(int chunk, int head_begin, int head_end) const {
-        const KeyTile &first = plan_.tiles[plan_.chunks[chunk].begin], &last = plan_.tiles[plan_.chunks[chunk].end - 1];
-        return {layer_.kv, layer_.kv_heads, size_, plan_.slots.data() + first.slots,
-                last.offset + last.count - first.offset, head_begin, head_end - head_begin};
-    }
-
-    typename Product::Input* queries_of(int pass_head) const {
-        return scratch_.queries.data() + static_cast<size_t>(pass_head) * states_ * size_;
-    }
-
-    void gather_queries(int head, int pass_head) {
+    // [heads, rows, group, head_size]
+    void gather_queries(Heads heads) {
         const size_t count = static_cast<size_t>(group_) * size_;
-        for (int row = 0; row < unit_.row_count; row++) {
-            const size_t from = (static_cast<size_t>(unit_.row_start + row) * layer_.heads + head * group_) * size_;
-            std::memcpy(queries_of(pass_head) + row * count, layer_.queries + from, count * sizeof(QueryOf<KV>));
+        QueryOf<KV>* to = scratch_.queries.data();
+        for (int head = heads.begin; head < heads.end; head++) {
+            for (int row = 0; row < unit_.row_count; row++, to += count) {
+                const size_t from = (static_cast<size_t>(unit_.row_start + row) * layer_.heads + head * group_) * size_;
+                std::memcpy(to, layer_.queries + from, count * sizeof(QueryOf<KV>));
+            }
+        }
+    }
+    RowsAhead rows_ahead(int chunk, Heads heads) const {
+        const int next = chunk_after(chunk, heads);
+        const size_t head_bytes = size_ * sizeof(KV);
+        return {reinterpret_cast<const char*>(layer_.kv) + heads.begin * head_bytes, 2 * layer_.kv_heads * head_bytes,
+                layer_.kv_heads * head_bytes, heads.count() * head_bytes, slots_of(chunk),
+                next < 0 ? SlotRange{nullptr, nullptr} : slots_of(next)};
+    }
+
+    // The chunk of the next pass with the same heads, or -1: the first chunk of other heads is too short a time away.
+    int chunk_after(int chunk, Heads heads) const {
+        if (chunk + 1 < unit_.chunk_end) return chunk + 1;
+        if (heads.end < unit_.head_end || !next_ || is_dense(*next_) || next_->head_begin != heads.begin) return -1;
+        return next_->chunk_begin;
+    }
+
+    SlotRange slots_of(int chunk) const {
+        const KeyTile &first = plan_.tiles[plan_.chunks[chunk].begin], &last = plan_.tiles[plan_.chunks[chunk].end - 1];
+        const int32_t* begin = plan_.slots.data() + first.slots;
+        return {begin, begin + (last.offset + last.count - first.offset)};
+    }
+
+    // ---- the steps of a pass. Scores, weights and values are [heads, states, ...] in the scratch memory.
+
+    TileRows<KV> rows(const KeyTile& tile, Heads heads, bool values) const {
+        const int head = heads.begin + (values ? layer_.kv_heads : 0);
+        return {layer_.kv + static_cast<size_t>(head) * size_, static_cast<size_t>(2) * layer_.kv_heads * size_,
+                plan_.slots.data() + tile.slots, tile.count, heads.count(), size_};
+    }
+
+    void score(int chunk, const KeyTile& tile, Heads heads) {
+        const TileRows<KV> keys = rows(tile, heads, false);
+        float* scores = scratch_.scores.data() + tile.offset;
+        if (states_ <= kDirectRows) {
+            const int first = tile.offset - plan_.tiles[plan_.chunks[chunk].begin].offset;
+            return direct_kernels<KV>(states_).score(keys, scratch_.queries.data(), scores, rows_ahead(chunk, heads),
+                                                     first);
+        }
+        for (int h = 0; h < heads.count(); h++) {
+            arrange_keys<Product>(keys.base + h * size_, keys.stride, keys.slots, tile.count, size_,
+                                  scratch_.keys.data());
+            const SmallProduct<Product> product{scratch_.queries.data() + static_cast<size_t>(h) * states_ * size_,
+                                                static_cast<size_t>(size_),
+                                                scratch_.keys.data(),
+                                                kTile * Product::kDepth,
+                                                size_ / Product::kDepth,
+                                                scores + static_cast<size_t>(h) * states_ * kChunk,
+                                                kChunk,
+                                                false};
+            small_product(product, tile.first_row * group_, states_, tile.count);
         }
     }
 
-    // States of all rows over one chunk.
-    void run_chunk(int head, int pass_head, const ChunkTiles& chunk, RowsAhead<KV>& ahead) {
-        const int first = chunk.first_row * group_;
-        for (int t = chunk.begin; t < chunk.end; t++) score_tile(head, pass_head, plan_.tiles[t], ahead);
+    void weigh(const ChunkTiles& chunk, Heads heads) {
         const States states = scratch_.chunk_states();
-        for (int i = first; i < states_; i++) {
-            float* scores = scratch_.scores.data() + static_cast<size_t>(i) * kChunk;
-            states.tops[i] = finish_scores(plan_, chunk, i / group_, layer_.softcap, scores);
-            states.totals[i] = make_weights(plan_, chunk, scores, states.tops[i],
-                                            scratch_.weights.data() + static_cast<size_t>(i) * kChunk);
+        for (int i = 0; i < heads.count() * states_; i++) {
+            const int row = i % states_ / group_;
+            if (row < chunk.first_row) continue;
+            const size_t at = static_cast<size_t>(i) * kChunk;
+            states.tops[i] = finish_scores(plan_, chunk, row, layer_.softcap, scratch_.scores.data() + at);
+            states.totals[i] = make_weights(plan_, chunk, scratch_.scores.data() + at, states.tops[i],
+                                            scratch_.weights.data() + at);
         }
-        std::memset(states.values + static_cast<size_t>(first) * size_, 0,
-                    static_cast<size_t>(states_ - first) * size_ * sizeof(float));
-        for (int t = chunk.begin; t < chunk.end; t++) mix_tile(head, plan_.tiles[t], ahead);
+        std::memset(states.values, 0, static_cast<size_t>(heads.count()) * states_ * size_ * sizeof(float));
     }
 
-    void score_tile(int head, int pass_head, const KeyTile& tile, RowsAhead<KV>& ahead) {
-        const KV* keys = layer_.kv + static_cast<size_t>(head) * size_;
-        if (states_ <= kDirectRows) {
-            return direct_kernels<KV>(states_).score(keys, slot_stride(), plan_.slots.data() + tile.slots, tile.count,
-                                                     size_, queries_of(pass_head), scratch_.scores.data() + tile.offset,
-                                                     ahead);
+    void mix(const KeyTile& tile, Heads heads) {
+        const TileRows<KV> values = rows(tile, heads, true);
+        const auto* weights = scratch_.weights.data() + tile.offset;
+        float* out = scratch_.chunk_states().values;
+        if (states_ <= kDirectRows) return direct_kernels<KV>(states_).mix(values, weights, out);
+        for (int h = 0; h < heads.count(); h++) {
+            arrange_values(values.base + h * size_, values.stride, values.slots, tile.count, size_,
+                           scratch_.values.data());
+            const SmallProduct<Product> product{weights + static_cast<size_t>(h) * states_ * kChunk,
+                                                kChunk,
+                                                scratch_.values.data(),
+                                                static_cast<size_t>(size_) * Product::kDepth,
+                                                (tile.count + Product::kDepth - 1) / Product::kDepth,
+                                                out + static_cast<size_t>(h) * states_ * size_,
+                                                static_cast<size_t>(size_),
+                                                true};
+            small_product(product, tile.first_row * group_, states_, size_);
         }
-        arrange_keys<Product>(keys, slot_stride(), plan_.slots.data() + tile.slots, tile.count, size_, scratch_.keys.data(),
-                     ahead);
-        const SmallProduct<Product> product{queries_of(pass_head),   static_cast<size_t>(size_),
-                                            scratch_.keys.data(),    kTile * Product::kDepth,
-                                            size_ / Product::kDepth, scratch_.scores.data() + tile.offset,
-                                            kChunk,                  false};
-        small_product(product, tile.first_row * group_, states_, tile.count);
-    }
-
-    void mix_tile(int head, const KeyTile& tile, RowsAhead<KV>& ahead) {
-        const KV* values = layer_.kv + static_cast<size_t>(layer_.kv_heads + head) * size_;
-        if (states_ <= kDirectRows) {
-            return direct_kernels<KV>(states_).mix(values, slot_stride(), plan_.slots.data() + tile.slots, tile.count,
-                                                   scratch_.weights.data() + tile.offset,
-                                                   scratch_.chunk_states().values, size_, ahead);
-        }
-        arrange_values(values, slot_stride(), plan_.slots.data() + tile.slots, tile.count, size_,
-                       scratch_.values.data(), ahead);
-        const SmallProduct<Product> product{scratch_.weights.data() + tile.offset,
-                                            kChunk,
-                                            scratch_.values.data(),
-                                            static_cast<size_t>(size_) * Product::kDepth,
-                                            (tile.count + Product::kDepth - 1) / Product::kDepth,
-                                            scratch_.chunk_states().values,
-                                            static_cast<size_t>(size_),
-                                            true};
-        small_product(product, tile.first_row * group_, states_, size_);
     }
 
     // Merges a chunk's states into those of the chunks before it, or stores them to be merged later.
-    void keep(int head, int pass_head, const ChunkTiles& chunk) {
+    void keep(const ChunkTiles& chunk, Heads heads) {
         const States merged = scratch_.merged_states(), states = scratch_.chunk_states();
-        for (int i = chunk.first_row * group_; i < states_; i++) {
+        for (int i = 0; i < heads.count() * states_; i++) {
+            const int head = heads.begin + i / states_, row = i % states_ / group_;
+            if (row < chunk.first_row) continue;
             if (unit_.is_whole) {
-                merge_state(merged, static_cast<size_t>(pass_head) * states_ + i, states, i, size_);
+                merge_state(merged, i, states, i, size_);
                 continue;
             }
-            const size_t row = chunk.partial + i / group_, index = row * layer_.heads + head * group_ + i % group_;
+            const size_t index = static_cast<size_t>(chunk.partial + row) * layer_.heads + head * group_ + i % group_;
             std::memcpy(layer_.partials + index * size_, states.values + static_cast<size_t>(i) * size_,
                         size_ * sizeof(float));
             layer_.tops[index] = states.tops[i];
             layer_.totals[index] = states.totals[i];
         }
     }
-
-    size_t slot_stride() const { return static_cast<size_t>(2) * layer_.kv_heads * size_; }
 
     const AttentionLayer<KV>& layer_;
     const AttentionSchedule& plan_;

@@ -6,22 +6,32 @@
 
 namespace lmk {
 
-constexpr int kDirectRows = 4;
+constexpr int kDirectRows = 8;
+
+// Lines fetched per step of a score: K and V of all keys by the time that their scores are done.
+template <class KV>
+constexpr int lines_per_step() {
+    return std::max<int>(1, 2 * sizeof(KV) * kLanes * AttentionTypes<KV>::Product::kDepth / 64);
+}
 
 // One group of kLanes keys: c[row] = queries . keys. queries: [kRows, head_size].
 template <class KV, int kRows>
-LMK_INLINE void score_group(const KV* const (&keys)[kLanes], const QueryOf<KV>* queries, int head_size,
-                            Floats (&c)[kRows], RowsAhead<KV>& ahead) {
+LMK_INLINE void score_group(const KV* const (&keys)[kLanes], size_t offset, const QueryOf<KV>* queries, int head_size,
+                            Floats (&c)[kRows], const char* const* lines, size_t& line) {
     using Product = typename AttentionTypes<KV>::Product;
-    constexpr int kElements = kLanes * Product::kDepth;
+    constexpr int kElements = kLanes * Product::kDepth, kLines = lines_per_step<KV>();
     for (int d = 0; d < head_size; d += kElements) {
         Bits rows[kLanes];
 #pragma GCC unroll 16
-        for (int i = 0; i < kLanes; i++) rows[i] = load_key<Product>(keys[i] + d);
+        for (int i = 0; i < kLanes; i++) rows[i] = load_key<Product>(keys[i] + offset + d);
         transpose(rows);
 #pragma GCC unroll 16
         for (int i = 0; i < kLanes; i++) {
-            ahead.advance();
+#pragma GCC unroll 2
+            for (int l = 0; l < kLines; l++) {
+                line = delayed(line);
+                prefetch(lines[line++]);
+            }
 #pragma GCC unroll 8
             for (int m = 0; m < kRows; m++) {
                 const auto q = Product::input(queries + m * head_size + d + i * Product::kDepth, 0);
@@ -31,18 +41,36 @@ LMK_INLINE void score_group(const KV* const (&keys)[kLanes], const QueryOf<KV>* 
     }
 }
 
+// K or V of several heads: where they lie, and the keys of one tile.
+template <class KV>
+struct TileRows {
+    const KV* base;  // of the first head, slot 0
+    size_t stride;   // from slot to slot
+    const int32_t* slots;
+    int count, heads, head_size;
+};
+
+// scores: [heads, kRows, kChunk]. Heads take turns within a group of keys, so that whole rows are read in order. `first`:
+// number of the tile's first key within its chunk's.
 template <class KV, int kRows>
-void score_direct(const KV* keys, size_t stride, const int32_t* slots, int count, int head_size,
-                  const QueryOf<KV>* queries, float* scores, RowsAhead<KV>& ahead) {
-    for (int first = 0; first < count; first += kLanes) {
-        const KV* of[kLanes];
-        for (int i = 0; i < kLanes; i++) of[i] = keys + static_cast<size_t>(slots[first + i]) * stride;
-        Floats c[kRows];
+void score_direct(const TileRows<KV>& keys, const QueryOf<KV>* queries, float* scores, const RowsAhead& ahead,
+                  int first) {
+    const int head_lines = keys.head_size / AttentionTypes<KV>::Product::kDepth * lines_per_step<KV>();
+    const char* lines[kMostPassBytes / 64 * kLanes + RowsAhead::kOverrun];
+    for (int key = 0; key < keys.count; key += kLanes) {
+        ahead.list(first + key, keys.heads * head_lines, lines);
+        size_t line = 0;
+        const KV* rows[kLanes];
+        for (int i = 0; i < kLanes; i++) rows[i] = keys.base + keys.slots[key + i] * keys.stride;
+        for (int head = 0; head < keys.heads; head++) {
+            Floats c[kRows];
 #pragma GCC unroll 8
-        for (int m = 0; m < kRows; m++) c[m] = zero();
-        score_group<KV, kRows>(of, queries, head_size, c, ahead);
+            for (int m = 0; m < kRows; m++) c[m] = zero();
+            score_group<KV, kRows>(rows, static_cast<size_t>(head) * keys.head_size,
+                                   queries + head * kRows * keys.head_size, keys.head_size, c, lines, line);
 #pragma GCC unroll 8
-        for (int m = 0; m < kRows; m++) store(scores + m * kChunk + first, c[m]);
+            for (int m = 0; m < kRows; m++) store(scores + (head * kRows + m) * kChunk + key, c[m]);
+        }
     }
 }
 
@@ -65,24 +93,21 @@ LMK_INLINE void load_values(const KV* value, const KV*, Floats (&w)[kVectors]) {
     for (int v = 0; v < kVectors; v++) w[v] = load_element(value + v * kLanes);
 }
 
-// c[row][vector] += weights . values over a tile's keys, for kVectors vectors of elements.
+// out[row][vector] += weights . values over a tile's keys, for kVectors vectors of elements.
 template <class KV, int kRows, int kVectors>
-void mix_columns(const KV* values, size_t stride, const int32_t* slots, int count, const QueryOf<KV>* weights,
-                 float* out, int head_size, RowsAhead<KV>& ahead) {
+void mix_columns(const TileRows<KV>& values, const KV* base, const QueryOf<KV>* weights, float* out) {
     using Product = typename AttentionTypes<KV>::Product;
     Floats c[kRows][kVectors];
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; m++) {
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; v++) c[m][v] = load(out + m * head_size + v * kLanes);
+        for (int v = 0; v < kVectors; v++) c[m][v] = load(out + m * values.head_size + v * kLanes);
     }
-    for (int key = 0; key < count; key += Product::kDepth) {
+    for (int key = 0; key < values.count; key += Product::kDepth) {
         typename Product::Operand w[kVectors];
-        const KV* first = values + static_cast<size_t>(slots[key]) * stride;
-        const KV* second = values + static_cast<size_t>(slots[key + Product::kDepth - 1]) * stride;
+        const KV* first = base + values.slots[key] * values.stride;
+        const KV* second = base + values.slots[key + Product::kDepth - 1] * values.stride;
         load_values(first, second, w);
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; v++) ahead.advance();
 #pragma GCC unroll 8
         for (int m = 0; m < kRows; m++) {
             const auto x = Product::input(weights + m * kChunk + key, 0);
@@ -93,20 +118,28 @@ void mix_columns(const KV* values, size_t stride, const int32_t* slots, int coun
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; m++) {
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; v++) store(out + m * head_size + v * kLanes, c[m][v]);
+        for (int v = 0; v < kVectors; v++) store(out + m * values.head_size + v * kLanes, c[m][v]);
     }
 }
 
+// Vectors whose sums fit the registers next to their operands.
+constexpr int mix_vectors(int rows) { return rows <= kScoreRows ? kTileVectors : kTileVectors / 2; }
+
+// weights: [heads, kRows, kChunk]; out: [heads, kRows, head_size].
 template <class KV, int kRows>
-void mix_direct(const KV* values, size_t stride, const int32_t* slots, int count, const QueryOf<KV>* weights,
-                float* out, int head_size, RowsAhead<KV>& ahead) {
-    constexpr int kElements = kTileVectors * kLanes;
-    int d = 0;
-    for (; d + kElements <= head_size; d += kElements) {
-        mix_columns<KV, kRows, kTileVectors>(values + d, stride, slots, count, weights, out + d, head_size, ahead);
-    }
-    if (d < head_size) {
-        mix_columns<KV, kRows, 2>(values + d, stride, slots, count, weights, out + d, head_size, ahead);
+void mix_direct(const TileRows<KV>& values, const QueryOf<KV>* weights, float* out) {
+    constexpr int kVectors = mix_vectors(kRows), kElements = kVectors * kLanes, kPair = 2 * kLanes;
+    for (int head = 0; head < values.heads; head++) {
+        const QueryOf<KV>* head_weights = weights + head * kRows * kChunk;
+        float* head_out = out + head * kRows * values.head_size;
+        const KV* base = values.base + head * values.head_size;
+        int d = 0;
+        for (; d + kElements <= values.head_size; d += kElements) {
+            mix_columns<KV, kRows, kVectors>(values, base + d, head_weights, head_out + d);
+        }
+        for (; d < values.head_size; d += kPair) {
+            mix_columns<KV, kRows, 2>(values, base + d, head_weights, head_out + d);
+        }
     }
 }
 
@@ -124,6 +157,10 @@ const DirectKernels<KV>& direct_kernels(int rows) {
         {score_direct<KV, 2>, mix_direct<KV, 2>},
         {score_direct<KV, 3>, mix_direct<KV, 3>},
         {score_direct<KV, 4>, mix_direct<KV, 4>},
+        {score_direct<KV, 5>, mix_direct<KV, 5>},
+        {score_direct<KV, 6>, mix_direct<KV, 6>},
+        {score_direct<KV, 7>, mix_direct<KV, 7>},
+        {score_direct<KV, 8>, mix_direct<KV, 8>},
     };
     return kernels[rows - 1];
 }

@@ -11,6 +11,8 @@ namespace lmk {
 
 constexpr float kMasked = -1e30f;     // score of a key that a row does not see
 constexpr float kNoKeys = -1e20f;     // top score of no keys at all: far above kMasked, far below any score
+constexpr int kPassBytes = 1024;      // of a token's K and V, in a pass over several heads: a chunk is 256 KiB
+constexpr int kMostPassBytes = 4096;  // of one head of 512 float32 elements
 constexpr int kScoreRows = 6;         // rows by kTileVectors sums in registers
 #if defined(__AVX512F__)
 constexpr int kTileVectors = 4;
