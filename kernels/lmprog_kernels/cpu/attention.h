@@ -49,13 +49,15 @@ class UnitAttention {
         const States merged = scratch_.merged_states();
         const int count = heads.count() * states_;
         gather_queries(heads);
-        for (int i = 0; unit_.is_whole && i < count; i++) reset_state(merged, i, size_);
         for (int c = unit_.chunk_begin; c < unit_.chunk_end; c++) {
+            // the first chunk's states are what merging them with nothing would give
+            const bool is_first = unit_.is_whole && c == unit_.chunk_begin;
+            const States states = is_first ? merged : scratch_.chunk_states();
             const ChunkTiles& chunk = plan_.chunks[c];
             for (int t = chunk.begin; t < chunk.end; t++) score(c, plan_.tiles[t], heads);
-            weigh(chunk, heads);
-            for (int t = chunk.begin; t < chunk.end; t++) mix(plan_.tiles[t], heads);
-            keep(chunk, heads);
+            weigh(chunk, heads, states);
+            for (int t = chunk.begin; t < chunk.end; t++) mix(plan_.tiles[t], heads, states);
+            if (!is_first) keep(chunk, heads);
         }
         for (int i = 0; unit_.is_whole && i < count; i++) {
             const int head = heads.begin + i / states_, state = i % states_;
@@ -127,11 +129,13 @@ class UnitAttention {
         }
     }
 
-    void weigh(const ChunkTiles& chunk, Heads heads) {
-        const States states = scratch_.chunk_states();
+    void weigh(const ChunkTiles& chunk, Heads heads, const States& states) {
         for (int i = 0; i < heads.count() * states_; i++) {
             const int row = i % states_ / group_;
-            if (row < chunk.first_row) continue;
+            if (row < chunk.first_row) {
+                reset_state(states, i, size_);
+                continue;
+            }
             const size_t at = static_cast<size_t>(i) * kChunk;
             states.tops[i] = finish_scores(plan_, chunk, row, layer_.softcap, scratch_.scores.data() + at);
             states.totals[i] = make_weights(plan_, chunk, scratch_.scores.data() + at, states.tops[i],
@@ -140,10 +144,10 @@ class UnitAttention {
         std::memset(states.values, 0, static_cast<size_t>(heads.count()) * states_ * size_ * sizeof(float));
     }
 
-    void mix(const KeyTile& tile, Heads heads) {
+    void mix(const KeyTile& tile, Heads heads, const States& states) {
         const TileRows<KV> values = rows(tile, heads, true);
         const auto* weights = scratch_.weights.data() + tile.offset;
-        float* out = scratch_.chunk_states().values;
+        float* out = states.values;
         if (states_ <= kDirectRows) return direct_kernels<KV>(states_).mix(values, weights, out);
         for (int h = 0; h < heads.count(); h++) {
             arrange_values(values.base + h * size_, values.stride, values.slots, tile.count, size_,

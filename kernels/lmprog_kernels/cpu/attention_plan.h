@@ -15,7 +15,7 @@ namespace lmk {
 constexpr int kTile = 64;    // keys per pass of the kernel; one bit each in a mask
 constexpr int kChunk = 256;  // keys per softmax state
 constexpr int kDenseStates = 16;  // from here on a unit is bound by arithmetic, not by reading keys
-constexpr int kBlockStates = 64;  // rows x query heads per kv head of a block, for which K and V are rearranged once
+constexpr int kBlockStates = 66;  // rows x query heads per kv head of a block, for which K and V are rearranged once
 
 struct PlanItem {
     int32_t row_start, row_count, key_start, key_count, diagonal, key_position;

@@ -15,9 +15,10 @@ inline float finish_scores(const AttentionSchedule& plan, const ChunkTiles& chun
                            float* scores) {
     Floats top = broadcast(kNoKeys);
     for (int t = chunk.begin; t < chunk.end; t++) {
-        const KeyTile& tile = plan.tiles[t];
+        const KeyTile tile = plan.tiles[t];
+        const int vectors = vectors_of(tile);
         const uint64_t mask = row < tile.first_row ? 0 : tile.masks < 0 ? ~uint64_t{0} : plan.masks[tile.masks + row];
-        for (int v = 0; v < vectors_of(tile); v++) {
+        for (int v = 0; v < vectors; v++) {
             float* at = scores + tile.offset + v * kLanes;
             Floats s = load(at);
             if (softcap > 0.0f) s = mul(tanh(mul(s, broadcast(1.0f / softcap))), broadcast(softcap * kLog2E));
@@ -35,8 +36,9 @@ float make_weights(const AttentionSchedule& plan, const ChunkTiles& chunk, const
                    Input* weights) {
     Floats total = zero();
     for (int t = chunk.begin; t < chunk.end; t++) {
-        const KeyTile& tile = plan.tiles[t];
-        for (int v = 0; v < vectors_of(tile); v++) {
+        const KeyTile tile = plan.tiles[t];
+        const int vectors = vectors_of(tile);
+        for (int v = 0; v < vectors; v++) {
             const int at = tile.offset + v * kLanes;
             const Floats weight = exp2(sub(load(scores + at), broadcast(top)));
             total = add(total, weight);
@@ -70,7 +72,7 @@ inline void reset_state(const States& states, size_t i, int head_size) {
 inline void finish_state(const Inputs& out, int row, int column, const States& states, size_t i, int head_size) {
     float* values = states.values + i * head_size;
     const Floats inverse = broadcast(1.0f / states.totals[i]);
-    for (int d = 0; d < head_size; d += kLanes) store(values + d, mul(load(values + d), inverse));
+    for (int d = 0; d < head_size; d += kLanes) store(values + d, fma(load(values + d), inverse, zero()));  // + 0: no -0
     put(out, row, column, values, head_size);
 }
 
