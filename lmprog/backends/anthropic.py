@@ -15,7 +15,7 @@ from typing import Any
 
 from lmprog.backends.base import FinishReason, GenerateCall, GenerateResult, Usage
 from lmprog.backends.remote import ChatBackend, Clock, Message, Report, client_package
-from lmprog.errors import InvalidArgument, RequestRefused
+from lmprog.errors import BackendUnavailable, InvalidArgument, RequestRefused
 from lmprog.sampling import Sampling
 
 _SUPPORTED = frozenset(
@@ -113,6 +113,8 @@ def _texts(message: Any) -> Iterator[str]:
 
 
 def _result(message: Any, text: str, call: GenerateCall, clock: Clock) -> GenerateResult:
+    if message is None or message.stop_reason is None:
+        raise BackendUnavailable("The server's answer stops before its end.")
     if message.stop_reason == "refusal":
         raise RequestRefused(f"The model refuses: {text or 'it gives no reason.'}")
     finish = _FINISH.get(message.stop_reason, "abort")

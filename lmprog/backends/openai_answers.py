@@ -17,7 +17,7 @@ from lmprog.backends.base import (
     Usage,
 )
 from lmprog.backends.remote import Clock, Report
-from lmprog.errors import RequestRefused
+from lmprog.errors import BackendUnavailable, RequestRefused
 
 _FINISH: Mapping[str, FinishReason] = {"stop": "stop", "length": "length", "content_filter": "abort"}
 
@@ -64,7 +64,9 @@ class Collector:
         self._matched = getattr(choice, "stop_reason", None) or self._matched  # not OpenAI's own
 
     def _result(self) -> GenerateResult:
-        finish = _FINISH.get(self._finish or "stop", "stop")
+        if self._finish is None:
+            raise BackendUnavailable("The server's answer stops before its end.")
+        finish = _FINISH.get(self._finish, "stop")
         return GenerateResult(
             text="".join(self._texts),
             finish_reason=finish,

@@ -493,10 +493,13 @@ def test_retries_are_made_by_the_program(api, chat):
     assert len(api.requests) == 3
 
 
-def test_a_stream_that_breaks(api, chat):
-    api.script = Reply("a b c", breaks_after=2)
-    state = run(answered, chat, stream=True)
-    assert state.error() is None or isinstance(state.error(), LmprogError)
+@pytest.mark.parametrize("breaks_after", [0, 1, 3])
+def test_a_stream_that_breaks(api, chat, claude, text, breaks_after):
+    api.script = Reply("a b c", breaks_after=breaks_after)
+    for backend, body in ((chat, answered), (claude, answered), (text, written)):
+        state = run(body, backend, stream=True)
+        with pytest.raises(BackendUnavailable, match="The server's answer stops before its end"):
+            state.sync()
 
 
 def test_refusals(api, chat, claude):

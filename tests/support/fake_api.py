@@ -5,6 +5,7 @@ A reply is a text, a `Reply`, an `ApiError`, or a function from the request's bo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import threading
@@ -118,14 +119,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
         self.end_headers()
+        with contextlib.suppress(ConnectionError):  # the client may leave
+            self._send_events(events, reply)
+        self.close_connection = True
+
+    def _send_events(self, events: list[dict[str, Any]], reply: Reply) -> None:
         for number, event in enumerate(events):
             if number == reply.breaks_after:
-                self.close_connection = True
                 return
             name = f"event: {event['type']}\n" if "type" in event else ""
             self.wfile.write(f"{name}data: {json.dumps(event)}\n\n".encode())
         self.wfile.write(b"data: [DONE]\n\n" if "type" not in events[0] else b"")
-        self.close_connection = True
 
 
 def _usage(reply: Reply) -> dict[str, Any]:
