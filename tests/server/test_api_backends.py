@@ -32,6 +32,9 @@ from lmprog.errors import (
 from lmprog.sampling import Sampling
 from tests.support.fake_api import ApiError, Reply, fake_api
 
+for _package in ("openai", "anthropic", "litellm"):
+    pytest.importorskip(_package, reason=f"{_package} is not installed")
+
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else litellm asks the network when it is imported
 
 
