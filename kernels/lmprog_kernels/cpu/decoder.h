@@ -54,8 +54,10 @@ class DecoderOf : public Decoder {
     }
 
     void step(const LmkStep& step, int threads, double* phase_seconds) override {
+        threads = limit_.apply(threads);
         prepare(step, threads);
-        run_team(threads, [&](const Member& member) {
+        const auto start = std::chrono::steady_clock::now();
+        const double slept = run_team(threads, [&](const Member& member) {
             Stopwatch watch(member.thread == 0 ? phase_seconds : nullptr);
             embed(step, member);
             watch.lap(kEmbed);
@@ -63,6 +65,7 @@ class DecoderOf : public Decoder {
             logits(step, member);
             watch.lap(kHead);
         });
+        limit_.observe(threads, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), slept);
     }
 
    private:
@@ -277,6 +280,7 @@ class DecoderOf : public Decoder {
     }
 
     LmkModel model_;
+    ThreadLimit limit_;
     std::vector<LmkLayer> layers_;
     std::vector<LmkRope> ropes_;
     std::vector<Buffer<float>> rotations_;  // per rope: [rows, 2, pairs]

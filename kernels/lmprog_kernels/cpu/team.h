@@ -8,7 +8,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 
 namespace lmk {
@@ -31,13 +33,18 @@ class Barrier {
         }
     }
 
+    // Time that threads slept here, in seconds.
+    double seconds_slept() const { return static_cast<double>(nanoseconds_slept_.load()) * 1e-9; }
+
    private:
     static constexpr int kSpins = 3000;  // some 30 to 60 microseconds
 
     void sleep(int32_t generation) {
+        const auto start = std::chrono::steady_clock::now();
         sleepers_.fetch_add(1);
         futex(FUTEX_WAIT_PRIVATE, generation);  // returns at once if the generation has moved on
         sleepers_.fetch_sub(1);
+        nanoseconds_slept_ += std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
     }
     void futex(int operation, int32_t value) {
         syscall(SYS_futex, reinterpret_cast<int32_t*>(&generation_), operation, value, nullptr, nullptr, 0);
@@ -46,6 +53,26 @@ class Barrier {
     alignas(64) std::atomic<int> arrived_{0};
     alignas(64) std::atomic<int32_t> generation_{0};
     std::atomic<int> sleepers_{0};
+    std::atomic<int64_t> nanoseconds_slept_{0};
+};
+
+// Takes threads away for a while when other processes hold their cores: a step that spends most of its time waiting for
+// a thread without a core is faster without that thread. Results do not depend on the number of threads.
+class ThreadLimit {
+   public:
+    int apply(int threads) const { return steps_left_ > 0 ? std::min(threads, limit_) : threads; }
+
+    void observe(int threads, double seconds, double seconds_slept) {
+        if (steps_left_ > 0) steps_left_--;
+        if (threads == 1 || seconds_slept < seconds * kWasted) return;
+        limit_ = threads - 1;
+        steps_left_ = kSteps;
+    }
+
+   private:
+    static constexpr double kWasted = 0.5;
+    static constexpr int kSteps = 16;  // until the threads are tried again
+    int limit_ = 0, steps_left_ = 0;
 };
 
 // A contiguous share of `count` things.
@@ -64,12 +91,13 @@ struct Member {
     void wait() const { barrier->wait(threads); }
 };
 
-// Runs work(member) on every thread of a team of at most `threads`.
+// Runs work(member) on every thread of a team of at most `threads`. Returns the seconds that they slept in all.
 template <class Work>
-void run_team(int threads, const Work& work) {
+double run_team(int threads, const Work& work) {
     Barrier barrier;
 #pragma omp parallel num_threads(threads)
     work(Member{omp_get_thread_num(), omp_get_num_threads(), &barrier});
+    return barrier.seconds_slept();
 }
 
 }  // namespace lmk
