@@ -160,6 +160,10 @@ class ChatStream(Stream):
         self._turns = list(turns)
         self._is_open = is_open
 
+    @property
+    def continues_turns(self) -> bool:
+        return self.backend.continues_turns
+
     def append_text(self, text: str) -> None:
         if not text:
             return

@@ -115,6 +115,9 @@ class _RecordingStream(Stream):
     def __init__(self, backend: RecordingBackend, stream: Stream, track: Track) -> None:
         self._backend, self._stream, self._track = backend, stream, track
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)  # what streams of one kind of backend have beyond the contract
+
     def append_text(self, text: str) -> None:
         self._stream.append_text(text)
         self._track.add("text", text)

@@ -33,7 +33,6 @@ from lmprog.backends.base import (
     Stream,
     Usage,
 )
-from lmprog.backends.remote import ChatStream
 from lmprog.errors import Cancelled, RequestRefused
 from lmprog.sampling import Sampling
 
@@ -296,7 +295,8 @@ class _Answered(PendingCall):
 
 
 def _writes_whole_turns(stream: Stream) -> bool:
-    return isinstance(stream, ChatStream) and not stream.backend.continues_turns
+    """Only streams of chats that cannot be continued say so."""
+    return not getattr(stream, "continues_turns", True)
 
 
 def _drawn(call: GenerateCall) -> Sampling:

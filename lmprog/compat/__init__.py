@@ -1,0 +1,1 @@
+"""Other projects' interfaces on lmprog."""
