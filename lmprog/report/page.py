@@ -15,6 +15,7 @@ from lmprog.report.text import cut_middle
 from lmprog.report.totals import Totals, totals
 
 _LONGEST_TEXT = 4_000  # columns; of what is longer, beginning and end are shown
+_MOST_CHOICES = 12  # the best ones are shown
 _INDENT = 16  # pixels
 _HEAD = ("prompt", "cached", "sampled", "forced")
 
@@ -93,7 +94,7 @@ def _cells(entry: Entry, depth: int, scale: _Scale) -> str:
     return "".join(
         (
             f'<div class="label" style="padding-left:{depth * _INDENT}px">{_label(entry)}</div>',
-            f'<div class="text">{_text(entry)}{_choices(entry.choices)}</div>',
+            f'<div><div class="text">{_text(entry)}</div>{_choices(entry.choices)}</div>',
             _numbers(entry),
             f"<div>{_bar(entry, scale)}</div>",
             f"<div>{_when(entry, scale)}</div>",
@@ -143,12 +144,14 @@ def _visible(character: str) -> str:
 def _choices(choices: tuple[Choice, ...]) -> str:
     if not choices:
         return ""
+    best = sorted(choices, key=lambda each: (not each.is_chosen, -each.score))[:_MOST_CHOICES]
     rows = (
         f'<span class="{"chosen" if each.is_chosen else ""}">{_escaped(each.text)}</span>'
         f'<span class="n">{each.score:.3f}</span><span></span>'
-        for each in choices
+        for each in best
     )
-    return f'<div class="choices">{"".join(rows)}</div>'
+    more = f"<span>and {len(choices) - len(best):,} more</span>" if len(choices) > len(best) else ""
+    return f'<div class="choices">{"".join(rows)}{more}</div>'
 
 
 def _parts(entry: Entry) -> Mapping[Origin, int]:

@@ -46,7 +46,8 @@ STYLE = """
 .lmprog-run summary::-webkit-details-marker { display: none; }
 .lmprog-run summary .label::before { content: "\\25B8"; display: inline-block; width: 1.1em; color: var(--faint); }
 .lmprog-run details[open] > summary .label::before { content: "\\25BE"; }
-.lmprog-run .choices { display: grid; grid-template-columns: auto 6em 1fr; gap: 0 10px; margin-top: 2px; }
+.lmprog-run .choices { display: grid; grid-template-columns: auto 6em 1fr; gap: 0 10px; margin-top: 2px;
+  white-space: pre-wrap; font: 12px/1.55 ui-monospace, "SF Mono", Menlo, Consolas, monospace; }
 .lmprog-run .choices span { color: var(--faint); }
 .lmprog-run .choices .chosen { color: var(--ink); }
 """

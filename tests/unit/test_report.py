@@ -257,6 +257,14 @@ def test_long_texts_are_cut_in_the_middle():
     assert "… of 100,000 characters …" in page
 
 
+def test_of_many_choices_the_best_are_shown():
+    meta = {"choices": tuple(f"c{i}" for i in range(500)), "scores": tuple(-float(i) for i in range(500))}
+    page = render_html(program(Record("select", "v", text="c0", status="done", usage=Usage(5), meta=meta)))
+    assert "c11<" in page
+    assert "c12<" not in page
+    assert "and 488 more" in page
+
+
 def test_bars_are_of_the_call():
     page = render_html(program(text(10), call(80, 60, 20)))
     assert (
