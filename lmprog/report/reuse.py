@@ -63,5 +63,5 @@ class _Reuse:
 
 
 def _tokens_of_choice(record: Record) -> int:
-    choices, logprobs = record.meta.get("choices", ()), record.meta.get("logprobs", ())
-    return len(logprobs[choices.index(record.text)]) if record.kind == "select" and record.text in choices else 0
+    logprobs = dict(zip(record.meta.get("choices", ()), record.meta.get("logprobs", ()), strict=False))
+    return len(logprobs.get(record.text, ())) if record.kind == "select" else 0
