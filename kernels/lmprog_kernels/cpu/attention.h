@@ -54,9 +54,9 @@ class UnitAttention {
             const bool is_first = unit_.is_whole && c == unit_.chunk_begin;
             const States states = is_first ? merged : scratch_.chunk_states();
             const ChunkTiles& chunk = plan_.chunks[c];
-            for (int t = chunk.begin; t < chunk.end; t++) score(c, plan_.tiles[t], heads);
+            for (int t = chunk.begin; t < chunk.end; t++) score(c, t, heads);
             weigh(chunk, heads, states);
-            for (int t = chunk.begin; t < chunk.end; t++) mix(plan_.tiles[t], heads, states);
+            for (int t = chunk.begin; t < chunk.end; t++) mix(plan_.tiles[t], heads, states, t > chunk.begin);
             if (!is_first) keep(chunk, heads);
         }
         for (int i = 0; unit_.is_whole && i < count; i++) {
@@ -106,7 +106,16 @@ class UnitAttention {
                 plan_.slots.data() + tile.slots, tile.count, heads.count(), size_};
     }
 
-    void score(int chunk, const KeyTile& tile, Heads heads) {
+    // K or V of one head in the `index`th tile of this block of rows, if there is one.
+    RowsToFetch rows_to_fetch(int index, int head, bool values) const {
+        if (index >= plan_.chunks[unit_.chunk_end - 1].end) return {nullptr, 0, 0, nullptr, nullptr};
+        const TileRows<KV> tile = rows(plan_.tiles[index], {head, head + 1}, values);
+        return {reinterpret_cast<const char*>(tile.base), tile.stride * sizeof(KV), size_ * sizeof(KV), tile.slots,
+                tile.slots + tile.count};
+    }
+
+    void score(int chunk, int index, Heads heads) {
+        const KeyTile& tile = plan_.tiles[index];
         const TileRows<KV> keys = rows(tile, heads, false);
         float* scores = scratch_.scores.data() + tile.offset;
         if (states_ <= kDirectRows) {
@@ -125,26 +134,28 @@ class UnitAttention {
                                                 scores + static_cast<size_t>(h) * states_ * kChunk,
                                                 kChunk,
                                                 false};
-            small_product(product, tile.first_row * group_, states_, tile.count);
+            // the keys that are needed next, and the values of these keys, which are needed after the softmax
+            RowsToFetch ahead[2] = {rows_to_fetch(index + 1, heads.begin + h, false),
+                                    rows_to_fetch(index, heads.begin + h, true)};
+            small_product(product, tile.first_row * group_, states_, tile.count, ahead);
         }
     }
 
     void weigh(const ChunkTiles& chunk, Heads heads, const States& states) {
+        // the first product overwrites the rows that it computes
+        const int kept = states_ <= kDirectRows ? unit_.row_count : plan_.tiles[chunk.begin].first_row;
         for (int i = 0; i < heads.count() * states_; i++) {
             const int row = i % states_ / group_;
-            if (row < chunk.first_row) {
-                reset_state(states, i, size_);
-                continue;
-            }
+            if (row < kept) reset_state(states, i, size_);
+            if (row < chunk.first_row) continue;
             const size_t at = static_cast<size_t>(i) * kChunk;
             states.tops[i] = finish_scores(plan_, chunk, row, layer_.softcap, scratch_.scores.data() + at);
             states.totals[i] = make_weights(plan_, chunk, scratch_.scores.data() + at, states.tops[i],
                                             scratch_.weights.data() + at);
         }
-        std::memset(states.values, 0, static_cast<size_t>(heads.count()) * states_ * size_ * sizeof(float));
     }
 
-    void mix(const KeyTile& tile, Heads heads, const States& states) {
+    void mix(const KeyTile& tile, Heads heads, const States& states, bool accumulates) {
         const TileRows<KV> values = rows(tile, heads, true);
         const auto* weights = scratch_.weights.data() + tile.offset;
         float* out = states.values;
@@ -159,8 +170,9 @@ class UnitAttention {
                                                 (tile.count + Product::kDepth - 1) / Product::kDepth,
                                                 out + static_cast<size_t>(h) * states_ * size_,
                                                 static_cast<size_t>(size_),
-                                                true};
-            small_product(product, tile.first_row * group_, states_, size_);
+                                                accumulates};
+            RowsToFetch nothing[2] = {};
+            small_product(product, tile.first_row * group_, states_, size_, nothing);
         }
     }
 

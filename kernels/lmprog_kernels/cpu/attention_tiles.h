@@ -175,11 +175,25 @@ void product_columns(const SmallProduct<Product>& p, int vectors, int row, int c
     if constexpr (kVectors > 1) product_columns<Product, kVectors - 1>(p, vectors, row, count, column);
 }
 
-// All of a small product: rows begin <= row < end, `columns` rounded up to whole vectors.
+// Rows of the pool, or parts of them, that are fetched a few at a time.
+struct RowsToFetch {
+    const char* base;
+    size_t stride, bytes;
+    const int32_t *slot, *end;
+
+    void fetch(int rows) {
+        for (; rows > 0 && slot != end; rows--, slot++) {
+            for (size_t b = 0; b < bytes; b += 64) prefetch(base + *slot * stride + b);
+        }
+    }
+};
+
+// All of a small product: rows begin <= row < end, `columns` rounded up to whole vectors. Meanwhile fetches `ahead`.
 template <class Product>
-void small_product(const SmallProduct<Product>& p, int begin, int end, int columns) {
-    const int vectors = (columns + kLanes - 1) / kLanes;
+void small_product(const SmallProduct<Product>& p, int begin, int end, int columns, RowsToFetch (&ahead)[2]) {
+    const int vectors = (columns + kLanes - 1) / kLanes, blocks = (end - begin + kScoreRows - 1) / kScoreRows;
     for (int row = begin; row < end; row += kScoreRows) {
+        for (RowsToFetch& rows : ahead) rows.fetch((kTile + blocks - 1) / blocks);
         for (int v = 0; v < vectors; v += kTileVectors) {
             product_columns<Product>(p, std::min(kTileVectors, vectors - v), row, std::min(kScoreRows, end - row),
                                      v * kLanes);

@@ -117,11 +117,27 @@ LMK_INLINE void finish(const PanelWork& w, int row, Floats (&c)[kRows][2]) {
     }
 }
 
+// Fetches the lines that a block's results will be written to.
+template <int kRows>
+LMK_INLINE void fetch_results(const PanelWork& w, int row) {
+    const Epilogue& e = w.epilogue;
+#pragma GCC unroll 16
+    for (int m = 0; m < kRows; m++) {
+        if (e.kind != Epilogue::kGate) {
+            const float* out = e.out + static_cast<size_t>(row + m) * e.stride + w.panel * kPanel;
+            for (int i = 0; i < kPanel; i += 16) prefetch_write(out + i);
+        } else if (e.gated.type == InputType::kBf16) {
+            prefetch_write(e.gated.row<uint16_t>(row + m) + w.panel * kLanes);
+        }
+    }
+}
+
 template <class Product, int kRows>
 [[gnu::noinline]] void panel_block(const PanelWork& w, int row) {
     Floats c[kRows][2];
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; m++) c[m][0] = c[m][1] = zero();
+    if constexpr (kRows > kFewRows) fetch_results<kRows>(w, row);
     constexpr ReadAhead kAhead = kRows <= kFewRows ? ReadAhead::kNear : ReadAhead::kFar;
     multiply<Product, kRows, 2, kAhead>(w.inputs.row<typename Product::Input>(row), w.inputs.stride,
                                       reinterpret_cast<const typename Product::Weight*>(w.panel_data),

@@ -10,9 +10,13 @@ namespace lmk {
 
 // x / sqrt(mean(x^2) + eps) * weight over `count` elements, padded with zeros to `size`. Source: arXiv 1910.07467.
 inline void rms_norm(const float* x, const float* weight, int count, int size, float eps, float* out) {
-    Floats squares = zero();
-    for (int i = 0; i < size; i += kLanes) squares = fma(load(x + i), load(x + i), squares);
-    const Floats scale = broadcast(1.0f / std::sqrt(sum(squares) / static_cast<float>(count) + eps));
+    Floats even = zero(), odd = zero();
+    for (int i = 0; i < size; i += 2 * kLanes) {
+        even = fma(load(x + i), load(x + i), even);
+        odd = fma(load(x + i + kLanes), load(x + i + kLanes), odd);
+    }
+    const float mean = sum(add(even, odd)) / static_cast<float>(count);
+    const Floats scale = broadcast(1.0f / std::sqrt(mean + eps));
     for (int i = 0; i < size; i += kLanes) store(out + i, mul(mul(load(x + i), scale), load(weight + i)));
 }
 

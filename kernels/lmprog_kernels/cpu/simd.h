@@ -16,20 +16,21 @@ constexpr float kLog2E = 1.44269504f;
 inline Floats exp(Floats x) { return exp2(mul(x, broadcast(kLog2E))); }
 
 inline Floats sigmoid(Floats x) {
-    return divide(broadcast(1.0f), add(broadcast(1.0f), exp(sub(zero(), x))));
+    const Floats bounded = max(x, broadcast(-80.0f));  // so that the exponential stays finite
+    return reciprocal(add(broadcast(1.0f), exp2(mul(bounded, broadcast(-kLog2E)))));
 }
 
 // 1 - 2 / (exp(2 x) + 1), absolute error under 2e-7.
 inline Floats tanh(Floats x) {
     const Floats bounded = max(min(x, broadcast(20.0f)), broadcast(-20.0f));
     const Floats e = exp2(mul(bounded, broadcast(2.0f * kLog2E)));
-    return sub(broadcast(1.0f), divide(broadcast(2.0f), add(e, broadcast(1.0f))));
+    return fma(broadcast(-2.0f), reciprocal(add(e, broadcast(1.0f))), broadcast(1.0f));
 }
 
 // Abramowitz and Stegun, 7.1.26: absolute error under 2e-7.
 inline Floats erf(Floats x) {
     const Floats a = absolute(x);
-    const Floats t = divide(broadcast(1.0f), fma(a, broadcast(0.3275911f), broadcast(1.0f)));
+    const Floats t = reciprocal(fma(min(a, broadcast(20.0f)), broadcast(0.3275911f), broadcast(1.0f)));
     Floats p = broadcast(1.061405429f);
     p = fma(p, t, broadcast(-1.453152027f));
     p = fma(p, t, broadcast(1.421413741f));
@@ -45,6 +46,7 @@ LMK_INLINE void prefetch(const char* p) { asm volatile("prefetcht1 %0" ::"m"(*p)
 // Into the first level; waits for a place in its queue.
 LMK_INLINE void prefetch_near(const char* p) { asm volatile("prefetcht0 %0" ::"m"(*p)); }
 
+LMK_INLINE void prefetch_write(const void* p) { __builtin_prefetch(p, 1); }
 
 // `index` again, some six cycles later: paces fetches, which are dropped when they come in bursts.
 LMK_INLINE size_t delayed(size_t index) {

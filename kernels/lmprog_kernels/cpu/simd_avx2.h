@@ -19,10 +19,14 @@ inline void store(float* p, Floats x) { _mm256_storeu_ps(p, x); }
 inline Floats add(Floats a, Floats b) { return _mm256_add_ps(a, b); }
 inline Floats sub(Floats a, Floats b) { return _mm256_sub_ps(a, b); }
 inline Floats mul(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
-inline Floats divide(Floats a, Floats b) { return _mm256_div_ps(a, b); }
 inline Floats fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
 inline Floats max(Floats a, Floats b) { return _mm256_max_ps(a, b); }
 inline Floats min(Floats a, Floats b) { return _mm256_min_ps(a, b); }
+// 1 / a, relative error under 3e-7; a must be finite.
+inline Floats reciprocal(Floats a) {
+    const Floats r = _mm256_rcp_ps(a);
+    return mul(r, _mm256_fnmadd_ps(a, r, _mm256_set1_ps(2.0f)));
+}
 inline Floats absolute(Floats a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 
 inline float sum(Floats a) {

@@ -19,10 +19,14 @@ inline void store(float* p, Floats x) { _mm512_storeu_ps(p, x); }
 inline Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
 inline Floats sub(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
 inline Floats mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
-inline Floats divide(Floats a, Floats b) { return _mm512_div_ps(a, b); }
 inline Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
 inline Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
 inline Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
+// 1 / a, relative error under 2e-7; a must be finite.
+inline Floats reciprocal(Floats a) {
+    const Floats r = _mm512_rcp14_ps(a);
+    return mul(r, _mm512_fnmadd_ps(a, r, _mm512_set1_ps(2.0f)));
+}
 inline Floats absolute(Floats a) { return _mm512_abs_ps(a); }
 inline float sum(Floats a) { return _mm512_reduce_add_ps(a); }
 inline float maximum(Floats a) { return _mm512_reduce_max_ps(a); }
