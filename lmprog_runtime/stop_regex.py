@@ -12,6 +12,8 @@ from lmprog_runtime.constraint.expressions import Expressions
 from lmprog_runtime.errors import ConstraintInvalid
 from lmprog_runtime.stops import StopMatch
 
+_EVERY_BYTE = b"\xff" * 32
+
 
 class RegexStopMatcher:
     """As StopMatcher, for a regular expression and any stop strings. The match that ends first wins, of those the one
@@ -22,9 +24,10 @@ class RegexStopMatcher:
         expressions = Expressions()
         whole = [expressions.regex(pattern), *(expressions.literal(stop.encode()) for stop in stops)]
         self._arena = expressions.arena
-        self._root = expressions.alternate(whole)
-        if expressions.is_nullable(self._root):
+        root = expressions.alternate(whole)
+        if expressions.is_nullable(root):
             raise ConstraintInvalid(f"stop_regex {pattern!r} matches the empty text: it would end every answer.")
+        self._root = self._arena.seal(root, _EVERY_BYTE)  # from here on the time limit is one for each step
         self._held = ""
         self._starts: dict[int, int] = {}  # automaton state: leftmost place in `_held` where it was started
 

@@ -12,8 +12,8 @@ class Limits(NamedTuple):
 
     nodes: int = 2_000_000  # expressions, which are also the automaton's states
     arena_bytes: int = 512 * 2**20
-    compile_seconds: float = 1.5  # building and checking, before the first token
-    walk_seconds: float = 1.0  # one mask, one step
+    compile_seconds: float = 1.5  # processor time of building and checking, before the first token
+    walk_seconds: float = 1.0  # processor time of one mask, one step
     search_states: int = 20_000  # states looked at to decide whether an intersection is empty
     width: int = 20_000  # alternatives of one state
 

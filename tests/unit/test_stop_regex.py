@@ -66,3 +66,12 @@ def test_a_pattern_that_makes_backtracking_engines_hang_takes_no_time() -> None:
 def test_bad_patterns_are_refused(pattern: str, error: type) -> None:
     with pytest.raises(error):
         RegexStopMatcher(pattern)
+
+
+def test_the_time_limit_is_one_for_each_step_not_for_the_whole_answer() -> None:
+    matcher = RegexStopMatcher(r"\d{3}-\d{3}x")
+    start = time.thread_time()
+    while time.thread_time() - start < 1.7:  # longer than a constraint may take to compile
+        assert matcher.push("ab123-12").matched is None
+        matcher.push("y")
+    assert matcher.push("a123-456x").matched == "123-456x"

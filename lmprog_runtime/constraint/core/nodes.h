@@ -2,8 +2,9 @@
 // form. An expression is an index; equal indices are equal languages. Nothing is removed: an arena is dropped as a whole.
 #pragma once
 
+#include <time.h>
+
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -139,7 +140,8 @@ class Nodes {
   std::vector<std::vector<uint64_t>> seen_sets_;  // of members in any order
   std::map<std::vector<uint64_t>, int32_t> seen_index_;
   Id everything_ = 0;
-  std::chrono::steady_clock::time_point deadline_;
+  double budget_ = 0;              // seconds
+  mutable double deadline_ = -1;   // of the calling thread's processor time; negative: not started
   mutable uint32_t ticks_ = 0;
 };
 

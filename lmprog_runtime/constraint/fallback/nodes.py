@@ -59,7 +59,7 @@ class Nodes:
         self.is_sealed = False
         self._index: dict[tuple[int, ...], int] = {}
         self._ticks = 0
-        self._deadline = time.monotonic() + limits.compile_seconds
+        self._deadline = time.thread_time() + limits.compile_seconds
         self._add((0,), False, 0)
         self._add((1,), True, 0)
         self.everything = self._cons((NOT, EMPTY), True, 1)
@@ -92,11 +92,11 @@ class Nodes:
 
     def check_time(self) -> None:
         self._ticks += 1
-        if not self._ticks & 63 and time.monotonic() > self._deadline:
+        if not self._ticks & 63 and time.thread_time() > self._deadline:
             raise LimitReached(TIME)
 
     def start_clock(self, seconds: float) -> None:
-        self._deadline = time.monotonic() + seconds
+        self._deadline = time.thread_time() + seconds
 
     def _cons(self, key: tuple[int, ...], nullable: bool, left_depth: int) -> int:
         found = self._index.get(key)
