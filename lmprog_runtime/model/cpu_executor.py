@@ -11,7 +11,7 @@ from torch import Tensor
 from lmprog_runtime.errors import ModelUnsupported
 from lmprog_runtime.model.model_spec import ModelSpec
 from lmprog_runtime.model.weights import ModelWeights
-from lmprog_runtime.ops.native import NATIVE_DTYPES, NativeDecoder
+from lmprog_runtime.ops.native import NATIVE_DTYPES, NativeDecoder, PackedWeights, pack_weights
 from lmprog_runtime.step import StepBatch
 
 
@@ -26,20 +26,21 @@ class CpuExecutor:
     def __init__(
         self,
         spec: ModelSpec,
-        weights: ModelWeights,
+        weights: ModelWeights | PackedWeights,
         *,
         num_slots: int,
         dtype: str = "bfloat16",
         threads: int | None = None,
         level: str | None = None,
     ) -> None:
-        """`threads`: default all cores this process may use. `level`: the instruction set, for tests."""
-        if dtype not in NATIVE_DTYPES:
-            raise ModelUnsupported(f"The CPU executor has no dtype {dtype!r}; known: {', '.join(NATIVE_DTYPES)}.")
+        """`weights`: packed ones must be of `dtype`. `threads`: default all cores this process may use. `level`: the
+        instruction set, for tests."""
+        check_native_dtype(dtype)
         self.spec, self.dtype, self.num_slots = spec, dtype, num_slots
         self.vocab_size, self.context_length = spec.vocab_size, spec.context_length
         count = threads or len(os.sched_getaffinity(0))
-        self.decoder = NativeDecoder(spec, weights, dtype=dtype, num_slots=num_slots, threads=count, level=level)
+        packed = weights if isinstance(weights, PackedWeights) else pack_weights(spec, weights, dtype, level)
+        self.decoder = NativeDecoder(spec, packed, num_slots=num_slots, threads=count)
 
     def step(self, batch: StepBatch) -> Tensor:
         return self.decoder.step(
@@ -52,3 +53,9 @@ class CpuExecutor:
     def write_kv(self, slots: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
         kv = self.decoder.kv
         kv[:, slots] = data.reshape(len(slots), kv.shape[0], kv.shape[2]).swapaxes(0, 1)
+
+
+def check_native_dtype(dtype: str) -> None:
+    """Raises ModelUnsupported."""
+    if dtype not in NATIVE_DTYPES:
+        raise ModelUnsupported(f"The CPU executor has no dtype {dtype!r}; known: {', '.join(NATIVE_DTYPES)}.")

@@ -4,7 +4,27 @@ Everything is batch-invariant: a row's logits have the same bits alone or batche
 step or in pieces, and with any number of threads. They differ between instruction sets.
 """
 
-from lmprog_kernels.cpu.decoder import DTYPES, Decoder
+from lmprog_kernels.cpu.decoder import Decoder
 from lmprog_kernels.cpu.library import NativeUnavailable, available_levels, is_available, load_library
+from lmprog_kernels.cpu.packed_weights import (
+    DTYPES,
+    PackedWeights,
+    StaleWeights,
+    load_weights,
+    pack_weights,
+    save_weights,
+)
 
-__all__ = ["DTYPES", "Decoder", "NativeUnavailable", "available_levels", "is_available", "load_library"]
+__all__ = [
+    "DTYPES",
+    "Decoder",
+    "NativeUnavailable",
+    "PackedWeights",
+    "StaleWeights",
+    "available_levels",
+    "is_available",
+    "load_library",
+    "load_weights",
+    "pack_weights",
+    "save_weights",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 
 import torch
@@ -35,6 +36,11 @@ class Memory:
     def address(self) -> int:
         return self.bytes.data_ptr()
 
+    @property
+    def used(self) -> int:
+        """Bytes from the start that have been taken."""
+        return self._used
+
     def take(self, size: int) -> int:
         """Address of the next `size` bytes, on a cache line."""
         address = self.address + self._used
@@ -47,7 +53,6 @@ class Packer:
 
     def __init__(self, library: Library, memory: Memory) -> None:
         self._functions, self._memory = library.functions, memory
-        self._kept: list[Tensor] = []  # small arrays that the library points to
 
     def linear(self, weight: Tensor, bias: Tensor | None, dtype: str, *, interleave: bool = False) -> Linear:
         """weight [outputs, inputs]; dtype: what it is kept as. interleave: it holds gates, then as many values."""
@@ -64,17 +69,18 @@ class Packer:
         if bias is None:
             return None
         source = functional.pad(bias.float(), (0, rows - len(bias))).contiguous()
-        packed = torch.empty(rows)
-        self._functions.lmk_pack_bias(source.data_ptr(), rows, interleave, packed.data_ptr())
-        return self.keep(packed)
+        packed = self._memory.take(4 * rows)
+        self._functions.lmk_pack_bias(source.data_ptr(), rows, interleave, packed)
+        return packed
 
     def vector(self, values: Tensor | None) -> int | None:
         """Address of a float32 copy, padded with zeros."""
-        return None if values is None else self.keep(pad(values.float(), 0))
-
-    def keep(self, values: Tensor) -> int:
-        self._kept.append(values.contiguous())
-        return self._kept[-1].data_ptr()
+        if values is None:
+            return None
+        source = pad(values.float(), 0).contiguous()
+        address = self._memory.take(source.nbytes)
+        ctypes.memmove(address, source.data_ptr(), source.nbytes)
+        return address
 
 
 def packed_bytes(library: Library, dtype: str, rows: int, columns: int) -> int:
