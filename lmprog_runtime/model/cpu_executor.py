@@ -39,8 +39,8 @@ class CpuExecutor:
         self.spec, self.dtype, self.num_slots = spec, dtype, num_slots
         self.vocab_size, self.context_length = spec.vocab_size, spec.context_length
         count = threads or len(os.sched_getaffinity(0))
-        packed = weights if isinstance(weights, PackedWeights) else pack_weights(spec, weights, dtype, level)
-        self.decoder = NativeDecoder(spec, packed, num_slots=num_slots, threads=count)
+        self.packed = weights if isinstance(weights, PackedWeights) else pack_weights(spec, weights, dtype, level)
+        self.decoder = NativeDecoder(spec, self.packed, num_slots=num_slots, threads=count)
 
     def step(self, batch: StepBatch) -> Tensor:
         return self.decoder.step(

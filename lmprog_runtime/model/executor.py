@@ -100,13 +100,15 @@ def default_dtype(device: str) -> str:
 def _load_cpu(files: ModelFiles, settings: _Settings) -> Executor:
     if settings.device != "cpu":
         raise ModelUnsupported(f"It runs on the CPU only, not on {settings.device}.")
-    from lmprog_runtime.model.cpu_executor import CpuExecutor
+    from lmprog_runtime.model.cpu_executor import CpuExecutor, check_native_dtype
+    from lmprog_runtime.model.packed_files import packed_weights
     from lmprog_runtime.ops.native import is_native_available
 
     if not is_native_available():
         raise ModelUnsupported("Its C++ library was not built, or this processor cannot run it.")
+    check_native_dtype(settings.dtype)
     spec = read_spec(files.directory)
-    weights = open_weights(files.directory, spec)
+    weights = packed_weights(files, spec, settings.dtype)
     slots = _slots(spec, settings, itemsize=4 if settings.dtype == "float32" else 2)
     return CpuExecutor(spec, weights, num_slots=slots, dtype=settings.dtype, threads=settings.threads)
 

@@ -44,6 +44,25 @@ def store_once(target: Path, fill: Callable[[Path], None], *, needed_bytes: int)
 
 
 @contextmanager
+def replace_file(target: Path) -> Iterator[Path]:
+    """Gives a path to write to; what is there at the end becomes `target`, and nothing changes when there is nothing.
+
+    Only one process at a time is inside, per target. Who has the old file open keeps it. Raises RuntimeFault when there
+    is no space or the folder cannot be written.
+    """
+    with storage_errors(target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _only_process(target):
+            staging = target.parent / f".{target.name}.partial"
+            try:
+                yield staging
+                if staging.exists():
+                    staging.replace(target)
+            finally:
+                staging.unlink(missing_ok=True)
+
+
+@contextmanager
 def _only_process(target: Path) -> Iterator[None]:
     lock = filelock.FileLock(target.parent / f".{target.name}.lock")
     try:

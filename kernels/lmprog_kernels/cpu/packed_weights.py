@@ -34,6 +34,7 @@ LAYOUT_VERSION = 1
 _FIRST = 64  # bytes left free, as an offset of 0 stands for "none"
 _PAGE = 1 << 12
 _CHUNK = 1 << 22  # bytes with a checksum of their own
+_LONGEST_HEADER = 1 << 24  # bytes
 
 
 class StaleWeights(ValueError):
@@ -114,7 +115,7 @@ def _pack_layer(packer: Packer, spec: SpecLike, layer: LayerLike, dtype: str) ->
     )
 
 
-# -- files: a line of JSON, then the parts on pages: layers, table, embedding, packed memory -------------------------
+# -- files: a line with a checksum and JSON, then parts on page bounds: layers, table, embedding, packed memory -------
 
 
 def save_weights(packed: PackedWeights, path: Path, key: str) -> None:
@@ -130,7 +131,8 @@ def save_weights(packed: PackedWeights, path: Path, key: str) -> None:
         "checksums": [[zlib.crc32(chunk) for chunk in _chunks(part)] for part in parts],
     }
     with path.open("wb") as file:
-        file.write(json.dumps(header).encode() + b"\n")
+        text = json.dumps(header).encode()
+        file.write(b"%08x %b\n" % (zlib.crc32(text), text))
         for part in parts:
             file.seek(round_up(file.tell(), _PAGE))
             file.write(part)
@@ -169,10 +171,10 @@ def _full_key(key: str, dtype: str, library: Library) -> str:
 
 
 def _read_header(file: BinaryIO, path: Path) -> dict[str, Any]:
-    try:
-        header: dict[str, Any] = json.loads(file.readline())
-    except ValueError as error:
-        raise StaleWeights(f"{path} is not a file of packed weights.") from error
+    checksum, _, text = file.readline(_LONGEST_HEADER).rstrip(b"\n").partition(b" ")
+    if checksum != b"%08x" % zlib.crc32(text):
+        raise StaleWeights(f"{path} is damaged, or no file of packed weights.")
+    header: dict[str, Any] = json.loads(text)
     return header
 
 

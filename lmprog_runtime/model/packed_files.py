@@ -1,0 +1,69 @@
+"""Packed weights on disk: made when a model is first loaded in a dtype, read in a fraction of that time afterwards.
+
+They lie in lmprog's cache, one file per model folder, dtype and instruction set. A file whose model has changed is
+replaced; deleting one costs nothing but the time to make it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from pathlib import Path
+
+from lmprog_runtime.errors import RuntimeFault
+from lmprog_runtime.model.files import ModelFiles
+from lmprog_runtime.model.model_spec import ModelSpec
+from lmprog_runtime.model.storage import cache_root, replace_file
+from lmprog_runtime.model.weights import open_weights
+from lmprog_runtime.ops.native import (
+    PackedWeights,
+    StaleWeights,
+    available_levels,
+    load_weights,
+    pack_weights,
+    save_weights,
+)
+
+log = logging.getLogger("lmprog.model")
+
+WORTH_KEEPING = 32_000_000
+"""Bytes of weights. Smaller ones are packed as fast as they are read, in tens of milliseconds."""
+
+
+def packed_weights(files: ModelFiles, spec: ModelSpec, dtype: str) -> PackedWeights:
+    """The weights of a model for the CPU executor on this processor. Raises what `open_weights` raises."""
+    level = available_levels()[0]
+    if _stored_bytes(files.directory) < WORTH_KEEPING:
+        return pack_weights(spec, open_weights(files.directory, spec), dtype, level)
+    target = packed_path(files, dtype, level)
+    found = _load(target, files, dtype)
+    if found is not None:
+        return found
+    try:
+        with replace_file(target) as staging:
+            found = _load(target, files, dtype)  # another process may have made it while this one waited
+            if found is None:
+                packed = pack_weights(spec, open_weights(files.directory, spec), dtype, level)
+                save_weights(packed, staging, files.revision)
+    except RuntimeFault as fault:
+        log.warning("the packed weights of %s are not kept, so every start packs them: %s", files.name, fault)
+        return pack_weights(spec, open_weights(files.directory, spec), dtype, level)
+    return found or load_weights(target, files.revision, dtype, level)
+
+
+def packed_path(files: ModelFiles, dtype: str, level: str) -> Path:
+    """Where the packed weights of a model are, or will be."""
+    folder = hashlib.sha256(str(files.directory.resolve()).encode()).hexdigest()[:12]
+    return cache_root() / "packed" / f"{files.directory.name[:40]}-{folder}-{dtype}-{level}.weights"
+
+
+def _load(path: Path, files: ModelFiles, dtype: str) -> PackedWeights | None:
+    try:
+        return load_weights(path, files.revision, dtype, available_levels()[0])
+    except (OSError, StaleWeights) as reason:
+        log.info("the weights of %s are packed now: %s", files.name, reason)
+        return None
+
+
+def _stored_bytes(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.glob("*.safetensors"))
