@@ -1,4 +1,4 @@
-"""The torch and hf executors on the real default model against transformers' logits."""
+"""Every executor on the real default model against transformers' logits."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _in_chunks(executor: Executor, tokens: list[int]) -> Tensor:
     return torch.cat([executor.step(packer.step([(stream, tokens[a:b])])) for a, b in pairwise(cuts)])
 
 
-@pytest.mark.parametrize("kind", ["torch", "hf"])
+@pytest.mark.parametrize("kind", ["cpu", "torch", "hf"])
 def test_float32_logits(kind: str, tokens: list[int], expected: Tensor) -> None:
     found = _in_chunks(_load(kind, "float32"), tokens)
     assert float((found - expected).abs().max()) < 1e-3
