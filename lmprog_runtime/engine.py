@@ -15,6 +15,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lmprog_runtime.admission import Group, check_request, needs_compiling
 from lmprog_runtime.cache import CacheManager, Lease
 from lmprog_runtime.constraint.base import Grammar
@@ -32,6 +35,7 @@ from lmprog_runtime.request import (
 )
 from lmprog_runtime.scheduler import ScheduledStep, Scheduler, Sequence, StepOutput
 from lmprog_runtime.scoring import NodeScore, ScoreJob
+from lmprog_runtime.timing import Durations
 from lmprog_runtime.verification import CacheVerifier
 
 log = logging.getLogger("lmprog.engine")
@@ -82,6 +86,9 @@ class Engine:
         self.steps = 0
         self.failed_steps = 0
         self.generated_tokens = 0
+        self.refused_constraints = 0
+        self.compile_times = Durations()  # of constraints, those found in the cache included
+        self.mask_times = Durations()  # of all masks of a step
         self.failure: BaseException | None = None  # what ended the thread, when nobody asked it to end
         self.step_started: float | None = None  # monotonic seconds, while the model computes
         self._thread = threading.Thread(target=self._run, name="lmprog-engine", daemon=True)
@@ -158,20 +165,31 @@ class Engine:
             self._arrive(group)
             return
         if isinstance(request, GenerateRequest) and needs_compiling(request):
-            self._compile_threads.submit(self._compile_and_arrive, job_id, request, sink, group)
+            self._compile_threads.submit(self._compile_and_arrive, job_id, request, sink, group, time.monotonic())
         else:
             self._arrive(group, (job_id, self._job(request, sink, None)))
 
-    def _compile_and_arrive(self, job_id: int, request: GenerateRequest, sink: Sink, group: Group[Job]) -> None:
+    def _compile_and_arrive(
+        self, job_id: int, request: GenerateRequest, sink: Sink, group: Group[Job], submitted: float
+    ) -> None:
         try:
             needs_grammar = request.constraint is not None or request.prefix_text
-            grammar = self._compiler(request.constraint, request.prefix_text) if needs_grammar else None
+            grammar = self._compile(request) if needs_grammar else None
             job = self._job(request, sink, grammar)
         except BaseException as error:  # whatever the compiler raises belongs to this request alone
+            self.refused_constraints += 1
             sink.fail(error)
             self._arrive(group)
             return
+        job.timing.submitted = submitted
         self._arrive(group, (job_id, job))
+
+    def _compile(self, request: GenerateRequest) -> Grammar:
+        started = time.monotonic()
+        try:
+            return self._compiler(request.constraint, request.prefix_text)
+        finally:
+            self.compile_times.add(time.monotonic() - started)
 
     def _job(self, request: GenerateRequest | ScoreRequest, sink: Sink, grammar: Grammar | None) -> Job:
         if isinstance(request, GenerateRequest):
@@ -363,7 +381,7 @@ class Engine:
                 job.note_prompt_logprob(first + offset, logprob)
 
     def _sample(self, jobs: list[Generation], logits: Any) -> None:
-        sampled = sample(logits, [job.sampler for job in jobs], [job.mask() for job in jobs])
+        sampled = sample(logits, [job.sampler for job in jobs], self._masks(jobs))
         for job, token in zip(jobs, sampled, strict=True):
             sequence = job.sequence
             assert sequence is not None
@@ -379,6 +397,13 @@ class Engine:
             self.generated_tokens += len(accepted.token_ids)
             if accepted.is_finished:
                 self._finish(job, sequence)
+
+    def _masks(self, jobs: list[Generation]) -> list[NDArray[np.uint32] | None]:
+        started = time.perf_counter()
+        masks = [job.mask() for job in jobs]
+        if any(mask is not None for mask in masks):
+            self.mask_times.add(time.perf_counter() - started)
+        return masks
 
     def _finish(self, job: Generation, sequence: Sequence) -> None:
         self.scheduler.finish(sequence)

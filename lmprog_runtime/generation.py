@@ -207,6 +207,7 @@ class Generation:
             prompt_logprobs=self._prompt_logprob_list(),
             segments=self._segments(text),
             timing=self.timing.seconds(),
+            loaded=self.sequence.loaded_tokens,
         )
 
     def _finish_reason(self) -> FinishReason:

@@ -81,6 +81,7 @@ class Completion(NamedTuple):
     prompt_logprobs: tuple[TokenLogprob, ...]
     segments: tuple[tuple[Literal["generated", "forced"], str], ...]  # `text`, cut where its source changes
     timing: Mapping[str, float]  # seconds: queue, first_token, total
+    loaded: tuple[int, int] = (0, 0)  # cached tokens that came from the host tier and from the file tier
 
 
 @dataclass(frozen=True, slots=True)

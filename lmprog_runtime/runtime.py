@@ -94,6 +94,8 @@ class LocalRuntime:
             "waiting": len(scheduler.waiting),
             "steps": engine.steps,
             "failed_steps": engine.failed_steps,
+            "refused_constraints": engine.refused_constraints,
+            "leased_tokens": engine.cache.tree.leased,
             "computed_tokens": scheduler.counters.computed_tokens,
             "generated_tokens": engine.generated_tokens,
             "preemptions": scheduler.counters.preemptions,

@@ -67,7 +67,7 @@ class ChatCall:
         results: list[Completion] = await self.session.run(requests)
         choices = [self._choice(index, result) for index, result in enumerate(results)]
         body = {"id": self.id, "object": "chat.completion", "created": self.created, "model": self.request.model}
-        return {**body, "choices": choices, "usage": usage_block(results, self.request.n)}
+        return {**body, "choices": choices, "usage": self._usage(results)}
 
     def splitter(self) -> Splitter:
         """Cuts one sample's text into content, reasoning and calls."""
@@ -103,8 +103,11 @@ class ChatCall:
                     for chunk in self._last_chunks(index, splitters[index], event):
                         yield chunk
         if self.request.stream_options and self.request.stream_options.include_usage:
-            usage = usage_block([results[index] for index in range(len(requests))], self.request.n)
+            usage = self._usage([results[index] for index in range(len(requests))])
             yield {**self._chunk(0, {}), "choices": [], "usage": usage}
+
+    def _usage(self, results: list[Completion]) -> dict[str, Any]:
+        return usage_block(results, self.request.n, by_tier=self.request.return_cached_tokens_details)
 
     def _last_chunks(self, index: int, splitter: Splitter, result: Completion) -> list[dict[str, Any]]:
         left = [self._chunk(index, piece.delta()) for piece in splitter.end()]

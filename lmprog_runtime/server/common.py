@@ -11,6 +11,7 @@ from typing import Any
 
 from lmprog_runtime.model.tokenizer import Tokenizer
 from lmprog_runtime.request import Completion
+from lmprog_runtime.server.metrics import TIERS, cached_by_tier
 
 
 def new_id(prefix: str) -> str:
@@ -22,8 +23,9 @@ def now() -> int:
     return int(time.time())
 
 
-def usage_block(results: Sequence[Completion], samples: int) -> dict[str, Any]:
-    """OpenAI's usage: a prompt counts once however many samples it has, cached tokens are those of its first sample."""
+def usage_block(results: Sequence[Completion], samples: int, *, by_tier: bool = False) -> dict[str, Any]:
+    """OpenAI's usage: a prompt counts once however many samples it has, cached tokens are those of its first sample.
+    `by_tier` adds where the KV of the cached tokens was."""
     firsts = results[::samples]
     prompt = sum(result.usage.prompt_tokens for result in firsts)
     generated = sum(result.usage.completion_tokens for result in results)
@@ -31,9 +33,17 @@ def usage_block(results: Sequence[Completion], samples: int) -> dict[str, Any]:
         "prompt_tokens": prompt,
         "completion_tokens": generated,
         "total_tokens": prompt + generated,
-        "prompt_tokens_details": {"cached_tokens": sum(result.usage.cached_tokens for result in firsts)},
+        "prompt_tokens_details": _cached(firsts, by_tier),
         "completion_tokens_details": {"forced_tokens": sum(result.usage.forced_tokens for result in results)},
     }
+
+
+def _cached(results: Sequence[Completion], by_tier: bool) -> dict[str, Any]:
+    total: dict[str, Any] = {"cached_tokens": sum(result.usage.cached_tokens for result in results)}
+    if by_tier:
+        parts = [cached_by_tier(result) for result in results]
+        total["cached_tokens_details"] = {tier: sum(part[tier] for part in parts) for tier in TIERS}
+    return total
 
 
 def sample_seed(seed: int | None, index: int) -> int | None:

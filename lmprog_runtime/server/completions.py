@@ -62,7 +62,7 @@ class CompletionCall:
         results: list[Completion] = await self.session.run(requests)
         chosen = self._best(results)
         choices = [self._choice(index, requests[at], results[at]) for index, at in enumerate(chosen)]
-        return {**self._head(), "choices": choices, "usage": usage_block(results, self.samples)}
+        return {**self._head(), "choices": choices, "usage": self._usage(results)}
 
     def _best(self, results: list[Completion]) -> list[int]:
         """Indices of the n best samples of each prompt by mean logprob, in order of their making when n = best_of."""
@@ -90,7 +90,10 @@ class CompletionCall:
                     yield self._chunk(index, "", None, event.finish_reason)
         if self.request.stream_options and self.request.stream_options.include_usage:
             ordered = [results[index] for index in range(len(requests))]
-            yield {**self._head(), "choices": [], "usage": usage_block(ordered, self.samples)}
+            yield {**self._head(), "choices": [], "usage": self._usage(ordered)}
+
+    def _usage(self, results: list[Completion]) -> dict[str, Any]:
+        return usage_block(results, self.samples, by_tier=self.request.return_cached_tokens_details)
 
     def _echo_chunk(self, index: int, request: GenerateRequest, offsets: TextOffsets) -> dict[str, Any]:
         offsets.push(request.token_ids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -28,6 +28,8 @@ class Finished(NamedTuple):
     status: int
     seconds: float
     usage: dict[str, int]
+    marks: Sequence[tuple[str, float]] = ()  # what happened inside, in seconds since its arrival
+    traceparent: str = ""  # of the caller's trace (W3C Trace Context), if it has one
 
 
 Watcher = Callable[[Finished], None]
@@ -55,12 +57,18 @@ class Guard:
                 raise
             await answer_for(error)(scope, receive, sent)
         finally:
-            session: Session | None = scope["state"].get("session")
-            usage = session.usage if session is not None else {}
-            seconds = time.monotonic() - started
-            done = Finished(sent.request_id, scope["method"], scope["path"], sent.status, seconds, usage)
+            done = _finished(scope, sent, started)
             for watcher in self._watchers:
                 watcher(done)
+
+
+def _finished(scope: Scope, sent: _Sent, started: float) -> Finished:
+    session: Session | None = scope["state"].get("session")
+    usage = session.usage if session is not None else {}
+    marks = [(name, at - started) for name, at in session.marks] if session is not None else []
+    seconds = time.monotonic() - started
+    parent = Headers(scope=scope).get("traceparent", "")
+    return Finished(sent.request_id, scope["method"], scope["path"], sent.status, seconds, usage, marks, parent)
 
 
 class _Sent:
@@ -79,7 +87,8 @@ class _Sent:
 def log_request(done: Finished) -> None:
     """One line per request; with `--log-format json` each number is a field of its own."""
     fields: dict[str, Any] = {**done._asdict(), **done.usage}
-    del fields["usage"]
+    for name in ("usage", "marks", "traceparent"):
+        del fields[name]
     tokens = "".join(f" {name.removesuffix('_tokens')}={value}" for name, value in done.usage.items())
     line = f"{done.request_id} {done.method} {done.path} {done.status} {done.seconds:.3f} s{tokens}"
     log.info("%s", line, extra={"fields": fields})

@@ -5,12 +5,16 @@ Counters only ever grow; rates are the scraper's business. One label, `model_nam
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
 
 from lmprog_runtime.request import Completion
+from lmprog_runtime.timing import BOUNDS, Durations
 
 SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000)
@@ -30,6 +34,7 @@ _COUNTERS = {
     "engine_steps": "Steps of the model",
     "failed_steps": "Steps of the model that crashed",
     "preemptions": "Requests set back to make room for others",
+    "refused_constraints": "Constraints that could not be compiled",
 }
 _ENGINE_TOTALS = {
     "engine_steps": "steps",
@@ -38,6 +43,7 @@ _ENGINE_TOTALS = {
     "prefix_cache_queries": "queried_tokens",
     "prefix_cache_hits": "hit_tokens",
     "evicted_tokens": "evicted_tokens",
+    "refused_constraints": "refused_constraints",
 }
 _GAUGES = {
     "num_requests_running": "Requests in the current batch",
@@ -47,11 +53,13 @@ _GAUGES = {
     "kv_cache_usage_perc": "Share of the KV pool that live requests hold, 0 to 1",
     "token_usage": "Share of the KV pool that live requests hold, 0 to 1 (the name of SGLang)",
     "cached_prefix_tokens": "Tokens in the radix tree that no request holds",
+    "leased_tokens": "Tokens in the radix tree that programs hold between two requests",
 }
 _HISTOGRAMS = {
     "time_to_first_token_seconds": ("Arrival to first token", SECONDS),
     "inter_token_latency_seconds": ("Mean time between the tokens of a request", SECONDS),
     "e2e_request_latency_seconds": ("Arrival to end", SECONDS),
+    "request_lifetime_seconds": ("Arrival of an HTTP request to its end, whatever the end", SECONDS),
     "request_queue_time_seconds": ("Arrival to first step", SECONDS),
     "request_prefill_time_seconds": ("First step to first token", SECONDS),
     "request_decode_time_seconds": ("First token to end", SECONDS),
@@ -60,6 +68,7 @@ _HISTOGRAMS = {
 }
 FINISH_REASONS = ("stop", "length")
 MODES = ("prefill_compute", "prefill_cache", "decode")
+TIERS = ("device", "host", "file")
 
 
 class Metrics:
@@ -84,10 +93,26 @@ class Metrics:
         self._success = {reason: success.labels(model_name, reason) for reason in FINISH_REASONS}
         tokens = Counter("lmprog:realtime_tokens", "Tokens by mode", ["model_name", "mode"], registry=self.registry)
         self._modes = {mode: tokens.labels(model_name, mode) for mode in MODES}
+        by_tier = Counter(
+            "lmprog:cached_tokens_by_tier",
+            "Prompt tokens that were not computed again, by where their KV was",
+            ["model_name", "tier"],
+            registry=self.registry,
+        )
+        self._tiers = {tier: by_tier.labels(model_name, tier) for tier in TIERS}
+        self._model_name = model_name
         self._seen: dict[str, float] = {}
+
+    def show(self, name: str, text: str, durations: Durations) -> None:
+        """A histogram that somebody else fills."""
+        self.registry.register(_Shown(f"lmprog:{name}", text, self._model_name, durations))
 
     def count(self, name: str, amount: float = 1) -> None:
         self._counters[name].inc(amount)
+
+    def ended(self, seconds: float) -> None:
+        """An HTTP request to a generating route is over, however it ended."""
+        self._histograms["request_lifetime_seconds"].observe(seconds)
 
     def finished(self, result: Completion) -> None:
         """Counters and histograms of one finished generation."""
@@ -100,6 +125,8 @@ class Metrics:
         self._modes["prefill_compute"].inc(usage.prompt_tokens - usage.cached_tokens)
         self._modes["prefill_cache"].inc(usage.cached_tokens)
         self._modes["decode"].inc(usage.completion_tokens)
+        for tier, tokens in cached_by_tier(result).items():
+            self._tiers[tier].inc(tokens)
         for name, value in _observations(result).items():
             self._histograms[name].observe(value)
 
@@ -108,7 +135,7 @@ class Metrics:
         flat = {**numbers, **numbers["radix_cache"]}
         used = (flat["used_slots"] - flat["evictable_tokens"]) / flat["total_slots"]
         running, waiting = flat["running"], flat["waiting"]
-        gauges = (running, waiting, running, waiting, used, used, flat["evictable_tokens"])
+        gauges = (running, waiting, running, waiting, used, used, flat["evictable_tokens"], flat["leased_tokens"])
         for gauge, value in zip(self._gauges.values(), gauges, strict=True):
             gauge.set(value)
         for name, source in _ENGINE_TOTALS.items():
@@ -118,6 +145,27 @@ class Metrics:
     def text(self) -> bytes:
         """The exposition format that Prometheus scrapes."""
         return generate_latest(self.registry)
+
+
+def cached_by_tier(result: Completion) -> dict[str, int]:
+    """Cached prompt tokens of a generation by where their KV was."""
+    host, file = result.loaded
+    return {"device": result.usage.cached_tokens - host - file, "host": host, "file": file}
+
+
+class _Shown(Collector):
+    """`Durations` as a histogram of Prometheus."""
+
+    def __init__(self, name: str, text: str, model_name: str, durations: Durations) -> None:
+        self._name, self._text, self._model_name, self._durations = name, text, model_name, durations
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        counts = self._durations.read()
+        bounds = [*(str(bound) for bound in BOUNDS), "+Inf"]
+        buckets = list(zip(bounds, accumulate(counts.buckets), strict=True))
+        family = HistogramMetricFamily(self._name, self._text, labels=["model_name"])
+        family.add_metric([self._model_name], buckets, counts.seconds)
+        yield family
 
 
 def _observations(result: Completion) -> dict[str, float]:

@@ -15,6 +15,7 @@ from lmprog_runtime.request import Completion, Delta, GenerateRequest, ScoreRequ
 from lmprog_runtime.runtime import LocalRuntime
 from lmprog_runtime.server import segments
 from lmprog_runtime.server.common import sample_seed
+from lmprog_runtime.server.metrics import cached_by_tier
 from lmprog_runtime.server.prompts import prompt_ids
 from lmprog_runtime.server.protocol import (
     MOST_CHOICES,
@@ -154,6 +155,7 @@ def generated(result: Completion, tokenizer: Tokenizer, *, with_logprobs: bool =
     """A finished generation as the native routes give it."""
     meta = {
         **result.usage._asdict(),
+        "cached_tokens_details": cached_by_tier(result),
         "finish_reason": {"type": result.finish_reason, "matched": result.matched_stop},
         "is_complete": result.is_complete,
         "kept": result.kept,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,8 @@ from typing import Any
 from lmprog_runtime.request import Completion
 from lmprog_runtime.runtime import LocalRuntime
 from lmprog_runtime.server.bridge import Request, Runs
+
+MOST_MARKS = 48
 
 
 @dataclass(slots=True)
@@ -24,6 +27,8 @@ class Session:
     stop: asyncio.Event = field(default_factory=asyncio.Event)  # set by /abort
     usage: dict[str, int] = field(default_factory=dict)  # tokens of what has finished, for the log and the trace
     constrained: int = 0
+    began: float = field(default_factory=time.monotonic)
+    marks: list[tuple[str, float]] = field(default_factory=list)  # what happened when (monotonic), for the trace
 
     @asynccontextmanager
     async def start(self, requests: Sequence[Request]) -> AsyncGenerator[Runs, None]:
@@ -45,6 +50,11 @@ class Session:
     def note(self, result: Completion) -> None:
         for name, value in result.usage._asdict().items():
             self.usage[name] = self.usage.get(name, 0) + value
+        submitted = time.monotonic() - result.timing["total"]
+        if len(self.marks) < MOST_MARKS:
+            self.marks.append(("queued", submitted))
+            self.marks.append(("first step", submitted + result.timing["queue"]))
+            self.marks.append(("first token", submitted + result.timing["first_token"]))
 
 
 def tenant_of(authorization: str | None) -> str:

@@ -24,6 +24,11 @@ class ServerState:
         self.runtime, self.settings = runtime, settings
         self.model_name = settings.served_model_name or runtime.config.model
         self.metrics = Metrics(self.model_name)
+        engine = runtime.engine
+        self.metrics.show(
+            "grammar_compile_seconds", "Making a constraint ready, from the cache too", engine.compile_times
+        )
+        self.metrics.show("grammar_mask_seconds", "Masks of all constrained rows of a step", engine.mask_times)
         self.started = time.time()
         self.is_warm = False
         self.is_draining = False
@@ -63,6 +68,7 @@ class ServerState:
     def leave(self, session: Session, *, is_aborted: bool) -> None:
         self._sessions.pop(id(session), None)
         self.metrics.count("num_so_requests", session.constrained)
+        self.metrics.ended(time.monotonic() - session.began)
         if is_aborted:
             self.metrics.count("num_aborted_requests")
 

@@ -1,4 +1,5 @@
-"""One OpenTelemetry span per request, sent to a collector. Needs the extra `otel`."""
+"""One OpenTelemetry span per request, with an event for each phase of its generations, sent to a collector. A caller's
+`traceparent` makes it part of the caller's trace. Needs the extra `otel`."""
 
 from __future__ import annotations
 
@@ -17,17 +18,21 @@ def exporter(endpoint: str, model_name: str) -> Watcher:
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
     except ImportError as error:
         raise ImportError("otlp_endpoint needs OpenTelemetry. Run: pip install 'lmprog[otel]'") from error
     provider = TracerProvider(resource=Resource.create({"service.name": "lmprog"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
-    tracer = provider.get_tracer("lmprog.server")
+    tracer, parents = provider.get_tracer("lmprog.server"), TraceContextTextMapPropagator()
 
     def watch(done: Finished) -> None:
         end = time.time_ns()
         name = f"{done.method} {done.path}"
         start = end - int(done.seconds * 1e9)
-        span = tracer.start_span(name, start_time=start, attributes=attributes(done, model_name))
+        caller = parents.extract({"traceparent": done.traceparent})
+        span = tracer.start_span(name, caller, start_time=start, attributes=attributes(done, model_name))
+        for mark, seconds in done.marks:
+            span.add_event(mark, timestamp=start + int(seconds * 1e9))
         span.end(end)
 
     return watch

@@ -162,7 +162,13 @@ def test_opentelemetry_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "BatchSpanProcessor", export.SimpleSpanProcessor)  # sends at once
     watch = exporter("http://127.0.0.1:9/v1/traces", "tiny")
     watch(Finished("me", "POST", "/generate", 200, 0.25, {"prompt_tokens": 5, "cached_tokens": 3}))
-    (span,) = spans
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    marks = [("first step", 0.05), ("first token", 0.1)]
+    watch(Finished("me", "POST", "/generate", 200, 0.25, {}, marks, f"00-{trace}-b7ad6b7169203331-01"))
+    span, inner = spans
+    assert format(inner.context.trace_id, "032x") == trace
+    assert [(e.name, round((e.timestamp - inner.start_time) / 1e9, 3)) for e in inner.events] == marks
+    assert span.parent is None
     assert span.name == "POST /generate"
     assert span.end_time - span.start_time == pytest.approx(0.25e9, rel=1e-6)
     assert dict(span.attributes)["gen_ai.usage.input_tokens"] == 5

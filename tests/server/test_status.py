@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.tiny_server import ASCII_ONLY, Served, serving
+from lmprog_runtime.server import tracing
+from lmprog_runtime.server.guard import Finished
+from tests.support.tiny_server import ASCII_ONLY, Served, serving, tiny_runtime
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "docs" / "deploy" / "grafana-dashboard.json"
@@ -22,7 +24,7 @@ def _families(server: Served) -> dict[str, Any]:
 
 def test_counters_tell_what_happened() -> None:
     with serving() as server:
-        body = {"model": "tiny", "prompt": "one hundred", "max_tokens": 5, "logit_bias": ASCII_ONLY}
+        body: dict[str, Any] = {"model": "tiny", "prompt": "one hundred", "max_tokens": 5, "logit_bias": ASCII_ONLY}
         for _ in range(2):
             server.ok("/v1/completions", **body)
         server.ok("/v1/completions", **body, regex="[a-z]{3}")
@@ -42,15 +44,66 @@ def test_counters_tell_what_happened() -> None:
             if s.name.endswith("total")
         }
         assert modes["prefill_compute"] + modes["prefill_cache"] == 37
+        assert server.metric("grammar_compile_seconds_count") == 1
+        assert server.metric("grammar_mask_seconds_count") == 3  # the end needs no sampling
+        assert 0 < server.metric("grammar_mask_seconds_sum") < 10
+        assert server.metric("request_lifetime_seconds_count") == 4
+        server.refused("/v1/completions", **body, regex="[a")
+        assert server.metric("refused_constraints_total") == 1
+        assert server.metric("request_lifetime_seconds_count") == 5
         before = server.metric("prefix_cache_queries_total")
         assert server.metric("prefix_cache_queries_total") == before, "asking changes nothing"
+
+
+def test_cached_tokens_by_tier(tmp_path: Path) -> None:
+    """A prompt of 200 tokens found in the pool, and after the pool was emptied by others in the tier below."""
+    long = "".join(chr(65 + i % 26) for i in range(200))
+    runtime = tiny_runtime(slots=512, host_cache_bytes=64 * 2**20)
+    with serving(runtime) as server:
+        body = {"model": "tiny", "max_tokens": 1, "return_cached_tokens_details": True}
+        for _ in range(2):
+            usage = server.ok("/v1/completions", prompt=long, **body)["usage"]
+        details = usage["prompt_tokens_details"]
+        assert details == {"cached_tokens": 199, "cached_tokens_details": {"device": 199, "host": 0, "file": 0}}
+        for letter in "xyz":
+            server.ok("/v1/completions", prompt=letter * 400, model="tiny", max_tokens=1)
+        details = server.ok("/v1/completions", prompt=long, **body)["usage"]["prompt_tokens_details"]
+        tiers = details["cached_tokens_details"]
+        assert tiers["host"] > 0
+        assert sum(tiers.values()) == details["cached_tokens"]
+        seen = {
+            s.labels["tier"]: s.value
+            for s in _families(server)["lmprog:cached_tokens_by_tier"].samples
+            if s.name.endswith("total")
+        }
+        assert seen == {"device": 199 + tiers["device"], "host": tiers["host"], "file": 0}
+        plain = server.ok("/v1/completions", prompt=long, model="tiny", max_tokens=1)["usage"]
+        assert plain["prompt_tokens_details"].keys() == {"cached_tokens"}
+
+
+def test_a_request_knows_its_phases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the trace of a request is made from: its phases in order, within its lifetime."""
+    seen: list[Finished] = []
+    monkeypatch.setattr(tracing, "exporter", lambda *_: seen.append)
+    with serving(otlp_endpoint="http://127.0.0.1:9") as server:
+        body = {"model": "tiny", "prompt": "abc", "max_tokens": 3, "logit_bias": ASCII_ONLY}
+        server.ok("/v1/completions", **body)
+        server.events("/v1/completions", **body)
+    seen = [done for done in seen if done.path == "/v1/completions"]
+    for done in seen:
+        names, times = zip(*done.marks, strict=True)
+        assert names == ("queued", "first step", "first token")
+        assert list(times) == sorted(times)
+        assert 0 <= times[0] <= times[-1] <= done.seconds
+        assert done.usage["completion_tokens"] == 3
+    assert len(seen) == 2
 
 
 def test_labels_are_few(server: Served) -> None:
     server.ok("/v1/completions", model="tiny", prompt="a", max_tokens=1)
     for family in _families(server).values():
         for sample in family.samples:
-            assert set(sample.labels) <= {"model_name", "finished_reason", "mode", "le"}, sample
+            assert set(sample.labels) <= {"model_name", "finished_reason", "mode", "tier", "le"}, sample
             assert sample.labels["model_name"] == "tiny"
 
 
@@ -59,6 +112,15 @@ def test_the_dashboard_uses_metrics_that_exist(server: Served) -> None:
     board = json.loads(DASHBOARD.read_text())
     expressions = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
     assert len(expressions) >= 10
+    new = (
+        "grammar_compile",
+        "grammar_mask",
+        "request_lifetime",
+        "cached_tokens_by_tier",
+        "leased_tokens",
+        "request_queue",
+    )
+    assert [name for name in new if not any(name in expression for expression in expressions)] == []
     for expression in expressions:
         used = re.findall(r"lmprog:\w+", expression)
         assert used, expression

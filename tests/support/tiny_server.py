@@ -116,9 +116,11 @@ def serving(runtime: LocalRuntime | None = None, **settings: Any) -> Iterator[Se
         eventually(lambda: bool(getattr(server, "started", False)) and state.is_warm, 30)
         port = server.servers[0].sockets[0].getsockname()[1]
         served = Served(state, server, f"http://127.0.0.1:{port}")
-        yield served
-        served.http.close()
-        served.openai.close()
+        try:
+            yield served
+        finally:
+            served.http.close()
+            served.openai.close()
     finally:
         server.should_exit = True
         thread.join(20)
