@@ -16,6 +16,10 @@ import torch
 
 from lmprog_runtime.config import RuntimeConfig
 from lmprog_runtime.errors import RuntimeFault
+from lmprog_runtime.model.cpu_executor import CpuExecutor
+from lmprog_runtime.model.executor import load_executor
+from lmprog_runtime.model.floor import NUM_SLOTS, arithmetic_dtype, measure_floors
+from lmprog_runtime.model.hub import resolve_model
 from lmprog_runtime.request import Completion, GenerateRequest, SamplingParams, Sink
 from lmprog_runtime.runtime import LocalRuntime
 
@@ -30,14 +34,18 @@ def main(arguments: list[str] | None = None) -> int:
     """Print the report; status 1 when the model cannot run here."""
     parser = argparse.ArgumentParser(prog="lmprog doctor", description=__doc__)
     parser.add_argument("--model", default=RuntimeConfig().model)
+    parser.add_argument("--dtype", default=RuntimeConfig().dtype)
+    parser.add_argument("--bench", action="store_true", help="compare the model's steps with the machine's limits")
     options = parser.parse_args(arguments)
     for name, text in machine():
-        print(f"{name:<14}{text}")
+        print(f"{name:<15}{text}")
     try:
-        for name, text in check_model(options.model):
-            print(f"{name:<14}{text}", flush=True)
+        for name, text in check_model(options.model, options.dtype):
+            print(f"{name:<15}{text}", flush=True)
+        for name, text in bench(options.model, options.dtype) if options.bench else ():
+            print(f"{name:<15}{text}", flush=True)
     except RuntimeFault as error:
-        print(f"{'model':<14}{error}")
+        print(f"{'model':<15}{error}")
         return 1
     return 0
 
@@ -85,10 +93,10 @@ def copy_speed(megabytes: int = 128) -> float:
     return 2 * 3 * source.numel() / (time.perf_counter() - started) / 1e9
 
 
-def check_model(name: str) -> Iterator[Line]:
+def check_model(name: str, dtype: str) -> Iterator[Line]:
     """Load a model, look at how it will run, and time a prompt, one answer, and eight answers side by side."""
     started = time.perf_counter()
-    runtime = LocalRuntime.start(model=name)
+    runtime = LocalRuntime.start(model=name, dtype=dtype)
     try:
         info = runtime.info()
         loaded = time.perf_counter() - started
@@ -106,6 +114,22 @@ def check_model(name: str) -> Iterator[Line]:
         yield "accounting", "every slot of the pool has one owner"
     finally:
         runtime.close()
+
+
+def bench(name: str, dtype: str) -> Iterator[Line]:
+    """Memory bandwidth and multiply-add rate of this machine, and the share of them that the model's steps reach."""
+    executor = load_executor(resolve_model(name), dtype=dtype, num_slots=NUM_SLOTS)
+    if not isinstance(executor, CpuExecutor):
+        yield "bench", f"nothing to compare: the limits are those of the cpu executor, not of {executor.name}"
+        return
+    floors, speeds = measure_floors(executor)
+    threads = executor.decoder.threads
+    yield "memory read", f"{floors.bytes_per_second / 1e9:.1f} GB/s, {threads} threads"
+    arithmetic = f"{floors.flops_per_second / 1e9:.0f} GFLOP/s in {arithmetic_dtype(executor)}"
+    yield "multiply-adds", f"{arithmetic}, {threads} threads, {executor.decoder.level}"
+    for speed in speeds:
+        text = f"{speed.tokens_per_second:.0f} tokens/s in {executor.dtype}"
+        yield speed.name, f"{text}, {speed.share:.0%} of what {speed.limit} allows"
 
 
 def _run(runtime: LocalRuntime, prompts: list[list[int]], new_tokens: int) -> float:

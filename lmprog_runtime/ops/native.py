@@ -9,20 +9,25 @@ from lmprog_kernels.cpu import (
     PackedWeights,
     StaleWeights,
     available_levels,
+    load_library,
     load_weights,
     pack_weights,
     save_weights,
 )
 from lmprog_kernels.cpu import is_available as is_native_available
+from lmprog_kernels.cpu.floors import FloorMeter, Floors
 
 __all__ = [
     "NATIVE_DTYPES",
+    "FloorMeter",
+    "Floors",
     "NativeDecoder",
     "NativeUnavailable",
     "PackedWeights",
     "StaleWeights",
     "available_levels",
     "is_native_available",
+    "load_library",
     "load_weights",
     "pack_weights",
     "save_weights",
