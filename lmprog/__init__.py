@@ -46,6 +46,7 @@ from lmprog.errors import (
     NoBackend,
     NotTraceable,
     PromptTooLong,
+    ReplayMismatch,
     RequestRefused,
     RunTimeout,
     UnencodableText,
@@ -81,19 +82,37 @@ from lmprog.state import State
 from lmprog.tools import Toolbox, ToolCall, use_tools
 
 if TYPE_CHECKING:
+    from lmprog.backends.anthropic import Anthropic
+    from lmprog.backends.litellm import LiteLLM
     from lmprog.backends.local import Runtime
     from lmprog.backends.native import RuntimeEndpoint
+    from lmprog.backends.openai import OpenAI
+    from lmprog.backends.replay import RecordingBackend, ReplayBackend
+    from lmprog.backends.speculation import SpeculativeBackend
+    from lmprog.compat.sglang.engine import Engine
     from lmprog.graph import Graph
+    from lmprog.report import render_html, render_tree, totals, trace_events
+    from lmprog.schema import describe, from_json, partial_json, to_json_schema, tool_schema
 
 __version__ = "0.1.0"
 
 _LAZY = {  # loaded when first named
+    "Anthropic": "lmprog.backends.anthropic",
+    "Engine": "lmprog.compat.sglang.engine",
     "Graph": "lmprog.graph",
+    "LiteLLM": "lmprog.backends.litellm",
+    "OpenAI": "lmprog.backends.openai",
+    "RecordingBackend": "lmprog.backends.replay",
+    "ReplayBackend": "lmprog.backends.replay",
     "Runtime": "lmprog.backends.local",
     "RuntimeEndpoint": "lmprog.backends.native",
+    "SpeculativeBackend": "lmprog.backends.speculation",
+    **dict.fromkeys(("render_html", "render_tree", "totals", "trace_events"), "lmprog.report"),
+    **dict.fromkeys(("describe", "from_json", "partial_json", "to_json_schema", "tool_schema"), "lmprog.schema"),
 }
 
 __all__ = [
+    "Anthropic",
     "Backend",
     "BackendError",
     "BackendUnavailable",
@@ -105,21 +124,27 @@ __all__ = [
     "ConstraintTooLarge",
     "ConstraintUnreachable",
     "ConstraintUnsupported",
+    "Engine",
     "EngineFailed",
     "Graph",
     "IncompleteOutput",
     "InvalidArgument",
     "InvalidOutput",
+    "LiteLLM",
     "LmprogError",
     "MissingDependency",
     "ModelNotFound",
     "ModelUnsupported",
     "NoBackend",
     "NotTraceable",
+    "OpenAI",
     "Program",
     "PromptTooLong",
     "Reasoning",
     "Record",
+    "RecordingBackend",
+    "ReplayBackend",
+    "ReplayMismatch",
     "RequestRefused",
     "Run",
     "RunTimeout",
@@ -128,6 +153,7 @@ __all__ = [
     "Sampling",
     "ScriptedBackend",
     "ScriptedCall",
+    "SpeculativeBackend",
     "State",
     "ToolCall",
     "Toolbox",
@@ -139,16 +165,21 @@ __all__ = [
     "assistant",
     "assistant_begin",
     "assistant_end",
+    "describe",
     "few_shot",
     "few_shot_turns",
     "flush_cache",
+    "from_json",
     "function",
     "gen",
     "gen_int",
     "gen_string",
     "get_server_info",
     "greedy_token_selection",
+    "partial_json",
     "per_byte",
+    "render_html",
+    "render_tree",
     "role",
     "select",
     "separate_reasoning",
@@ -158,7 +189,11 @@ __all__ = [
     "system",
     "system_begin",
     "system_end",
+    "to_json_schema",
     "token_length_normalized",
+    "tool_schema",
+    "totals",
+    "trace_events",
     "unconditional_likelihood_normalized",
     "use_backend",
     "use_tools",

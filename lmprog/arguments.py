@@ -45,6 +45,14 @@ def unknown_parameter(where: str, name: str, known: Iterable[str]) -> UnknownPar
     return UnknownParameter(f"{where}() has no parameter {name!r};", hint=hint)
 
 
+def checked_sampling(where: str, given: Mapping[str, Any]) -> Sampling:
+    """`sampling_from`, for names that a user wrote."""
+    for name in given:
+        if name not in CHECKS:
+            raise unknown_parameter(where, name, CHECKS)
+    return sampling_from(given)
+
+
 def sampling_from(given: Mapping[str, Any]) -> Sampling:
     """Checked sampling parameters. None means "not given". All names must be fields of Sampling."""
     return Sampling(**{name: CHECKS[name](name, value) for name, value in given.items() if value is not None})
@@ -118,6 +126,12 @@ def _tuple(name: str, value: Any, wanted: str) -> tuple[Any, ...]:
     return tuple(value)
 
 
+def finish(name: str, value: Any) -> str:
+    if value not in ("close",):
+        raise InvalidArgument(f'{name} must be "close", not {value!r}.')
+    return str(value)
+
+
 def regex(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise InvalidArgument(f"{name} must be a regular expression as text, not {value!r}.")
@@ -173,4 +187,5 @@ CHECKS: Mapping[str, Check] = {
     "seed": integer(0),
     "logprobs": flag,
     "top_logprobs": integer(0),
+    "finish": finish,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from lmprog import arguments
 from lmprog.backends.base import Constraint
@@ -45,6 +45,7 @@ def gen(
     seed: int | None = None,
     logprobs: bool | None = None,
     top_logprobs: int | None = None,
+    finish: Literal["close"] | None = None,
     regex: str | None = None,
     schema: Any = None,
     json_schema: Any = None,
@@ -66,6 +67,8 @@ def gen(
     tools: functions; the output is a call of one of them, and the value a `ToolCall`, see `lmprog.tools`.
     choices, choices_method: the same as `select`.
     heal: whether the last token before may be rewritten with what follows. None: only trailing spaces.
+    finish: "close" brings a constrained output to its end within max_tokens: when few are left, only what leads to the
+        shortest end is allowed.
     n: take this many samples; the value is the list of them, and the text goes on with the first.
     logprobs, top_logprobs: reported by `get_meta_info(name)`.
     Raises InvalidArgument or UnknownParameter here, and not later, for what can be known here.
@@ -244,11 +247,12 @@ _DTYPES: Mapping[str, _Form] = {
 
 
 def _schema_form(schema: Any) -> _Form:
+    from lmprog.schema import to_json_schema
+
+    constraint = Constraint("json_schema", to_json_schema(schema))
     if isinstance(schema, str):
-        return _Form(Constraint("json_schema", _checked_schema_text(schema)), None)
-    if isinstance(schema, Mapping):
-        return _Form(Constraint("json_schema", _schema_dict_as_text(schema)), json.loads)
-    return _Form(Constraint("json_schema", _schema_text_of_type(schema)), functools.partial(_from_json, schema))
+        return _Form(constraint, None)
+    return _Form(constraint, json.loads if isinstance(schema, Mapping) else functools.partial(_from_json, schema))
 
 
 def _tools_form(tools: Sequence[Callable[..., Any]]) -> _Form:
@@ -256,33 +260,6 @@ def _tools_form(tools: Sequence[Callable[..., Any]]) -> _Form:
 
     toolbox = Toolbox(tools)
     return _Form(Constraint("json_schema", toolbox.schema()), toolbox.read)
-
-
-def _checked_schema_text(text: str) -> str:
-    try:
-        parsed = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InvalidArgument(
-            f"The schema is not JSON: {error.msg} at line {error.lineno}, column {error.colno}."
-        ) from None
-    except RecursionError:
-        raise InvalidArgument("The schema is nested too deeply.") from None
-    if not isinstance(parsed, dict | bool):
-        raise InvalidArgument(f"A JSON schema is an object or a boolean, not {text[:60]!r}.")
-    return text
-
-
-def _schema_dict_as_text(schema: Mapping[str, Any]) -> str:
-    try:
-        return json.dumps(schema, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArgument(f"The schema cannot be written as JSON: {error}.") from None
-
-
-def _schema_text_of_type(schema: Any) -> str:
-    from lmprog.schema import to_json_schema
-
-    return to_json_schema(schema)
 
 
 def _from_json(schema: Any, text: str) -> Any:

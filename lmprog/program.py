@@ -8,7 +8,6 @@ import threading
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from lmprog import arguments, context
@@ -18,10 +17,11 @@ from lmprog.errors import BlockingRead, InvalidArgument, RunTimeout
 from lmprog.executor import Executor, Settings
 from lmprog.language import select
 from lmprog.nodes import Node
+from lmprog.options import RUN_OPTIONS, RunOptions, is_option
 from lmprog.record import Record
 from lmprog.sampling import Sampling
-from lmprog.settings import checked_backend, default_backend
-from lmprog.state import State, checked_sampling
+from lmprog.settings import default_backend
+from lmprog.state import State
 from lmprog.variables import Variable
 from lmprog.waiting import is_in_event_loop
 
@@ -32,7 +32,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
-_RUN_OPTIONS = ("backend", "stream", "timeout", "retries")
 
 
 class Run(State, Generic[R]):
@@ -64,35 +63,13 @@ class Run(State, Generic[R]):
         return run
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    backend: Backend | None = None
-    stream: bool = False
-    timeout: float | None = None  # seconds
-    retries: int = 0
-    sampling: Sampling = Sampling()  # noqa: RUF009 - frozen, nothing to share by mistake
-
-    def updated(self, given: Mapping[str, Any]) -> RunOptions:
-        """Checked options over these. All names must be known."""
-        sampling = {name: value for name, value in given.items() if name in arguments.CHECKS}
-        own = {name: _OPTION_CHECKS[name](value) for name, value in given.items() if name in _RUN_OPTIONS}
-        return replace(self, **own, sampling=arguments.sampling_from(sampling).over(self.sampling))
-
-
-_OPTION_CHECKS: Mapping[str, Callable[[Any], Any]] = {
-    "backend": lambda value: None if value is None else checked_backend(value),
-    "stream": functools.partial(arguments.flag, "stream"),
-    "timeout": lambda value: None if value is None else arguments.number(0, is_open=True)("timeout", value),
-    "retries": functools.partial(arguments.integer(0), "retries"),
-}
-
-
 class Program(Generic[P, R]):
     """A decorated function. Call it, or `run` it, without the state: `judge.run(essay=text, backend=...)`.
 
     Keywords that are parameters of the function go to it. Others are options of the run: backend, stream, timeout
-    (seconds for the whole run), retries (how often a model call is made again when the backend cannot be reached), and
-    any sampling parameter, stronger than what `@function` says and weaker than what a gen says.
+    (seconds for the whole run), retries (how often a model call is made again when the backend cannot be reached),
+    num_api_spec_tokens (one request for several gens, see `lmprog.backends.speculation`), and any sampling parameter,
+    stronger than what `@function` says and weaker than what a gen says.
     """
 
     def __init__(
@@ -246,7 +223,7 @@ class Program(Generic[P, R]):
     def _split(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[RunOptions, dict[str, Any]]:
         """The options of the run, and the keywords for the body."""
         parameters = self.__signature__.parameters
-        options = {k: v for k, v in kwargs.items() if k not in parameters and _is_option(k)}
+        options = {k: v for k, v in kwargs.items() if k not in parameters and is_option(k)}
         call_kwargs = {**self.bound, **{k: v for k, v in kwargs.items() if k not in options}}
         self._check_call(args, call_kwargs)
         return self.options.updated(options) if options else self.options, call_kwargs
@@ -259,18 +236,18 @@ class Program(Generic[P, R]):
             takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
             for name in kwargs:
                 if name not in parameters and not takes_any:
-                    known = [*parameters, *_RUN_OPTIONS, *arguments.CHECKS]
+                    known = [*parameters, *RUN_OPTIONS, *arguments.CHECKS]
                     raise arguments.unknown_parameter(self.name, name, known) from None
             raise TypeError(f"{self.name}(): {error}.") from None
 
     def _refuse_unknown(self, options: Mapping[str, Any]) -> None:
         for name in options:
-            if not _is_option(name):
-                raise arguments.unknown_parameter("with_options", name, [*_RUN_OPTIONS, *arguments.CHECKS])
+            if not is_option(name):
+                raise arguments.unknown_parameter("with_options", name, [*RUN_OPTIONS, *arguments.CHECKS])
 
     def _start(self, options: RunOptions) -> Run[R]:
         caller = context.current.get()
-        backend = options.backend or (caller.backend if caller else default_backend())
+        backend = options.on(options.backend or (caller.backend if caller else default_backend()))
         settings = Settings(options.stream, options.retries, isinstance(self, AsyncProgram))
         run_context = RunContext(backend, settings)
         run_context.require_sampling(options.sampling)
@@ -428,15 +405,16 @@ def function(function: Callable[..., Any] | None = None, /, **options: Any) -> A
         @function                                   @function(temperature=0, backend=runtime)
         def judge(s, essay): ...                    async def judge(s, essay): ...
 
-    Options are any sampling parameter, as the default of the program's gens, and backend, timeout and retries.
+    Options are any sampling parameter, as the default of the program's gens, and backend, timeout, retries and
+    num_api_spec_tokens.
     Works for methods (`def step(self, s, x)`), keyword-only parameters and `async def`.
     """
     for name in options:
-        if not _is_option(name) or name == "stream":
-            known = [each for each in (*_RUN_OPTIONS, *arguments.CHECKS) if each != "stream"]
+        if not is_option(name) or name == "stream":
+            known = [each for each in (*RUN_OPTIONS, *arguments.CHECKS) if each != "stream"]
             raise arguments.unknown_parameter("function", name, known)
-    sampling = checked_sampling("function", {k: v for k, v in options.items() if k in arguments.CHECKS})
-    run_options = RunOptions().updated({k: v for k, v in options.items() if k in _RUN_OPTIONS})
+    sampling = arguments.checked_sampling("function", {k: v for k, v in options.items() if k in arguments.CHECKS})
+    run_options = RunOptions().updated({k: v for k, v in options.items() if k in RUN_OPTIONS})
 
     def decorate(function: Callable[..., Any]) -> Program[Any, Any]:
         if not callable(function):
@@ -445,10 +423,6 @@ def function(function: Callable[..., Any] | None = None, /, **options: Any) -> A
         return kind(function, sampling, run_options, {})
 
     return decorate if function is None else decorate(function)
-
-
-def _is_option(name: str) -> bool:
-    return name in _RUN_OPTIONS or name in arguments.CHECKS
 
 
 def _signature_without_state(function: Callable[..., Any]) -> inspect.Signature:

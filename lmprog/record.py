@@ -65,6 +65,10 @@ class Record:
             return [Segment(*pair) for pair in reported]
         return [Segment("generated" if self.kind == "gen" else "prompt", self.text)]
 
+    def meta_info(self) -> dict[str, Any]:
+        """What is known of a step, flat: token counts, times, and what the backend reported."""
+        return {**self.usage._asdict(), **self.timing, **self.meta}
+
     def walk(self) -> Iterator[Record]:
         """This record and all below it, parents first."""
         pending = [self]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,7 @@ class Sampling:
     seed: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    finish: Literal["close"] | None = None  # how a constrained output goes on when few tokens are left
 
     def over(self, other: Sampling) -> Sampling:
         """These values where given, else the other's."""

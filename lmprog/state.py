@@ -258,13 +258,24 @@ class State:
         """What is known of the step that set a variable: finish_reason, matched_stop, usage, logprobs, scores, ..."""
         record = self._record_of(name)
         self._executor.wait(lambda: record.status == "done")
-        return meta_info(record)
+        return record.meta_info()
 
     def tree(self) -> str:
         """The run as a tree for terminals: what each step read, reused and wrote. Waits like `record`."""
         from lmprog.report import render_tree
 
         return render_tree(self.record)
+
+    def _repr_html_(self) -> str:
+        from lmprog.report import render_html
+
+        return render_html(self.record, as_page=False)
+
+    def trace_events(self) -> list[dict[str, Any]]:
+        """The run in the Chrome trace format, see `lmprog.trace_events`. Waits like `record`."""
+        from lmprog.report import trace_events
+
+        return trace_events(self.record)
 
     @property
     def usage(self) -> Usage:
@@ -348,7 +359,7 @@ class State:
             raise InvalidArgument("return_meta_data needs the variable whose meta data you want.")
         cursor, is_over = self._cursor(record)
         async for piece in streaming.pieces_async(self._executor, cursor, is_over):
-            yield (piece, meta_info(record)) if return_meta_data and record is not None else piece
+            yield (piece, record.meta_info()) if return_meta_data and record is not None else piece
 
     def object_iter(self, var: str) -> Iterator[Any]:
         """What is known of a JSON variable while it is written: dicts and lists that grow, then the final value.
@@ -386,7 +397,7 @@ class State:
         Variables are copied: what a branch changes, others do not see. This state can go on meanwhile.
         """
         names = branch_names(branches)
-        common, own = checked_sampling("fork", shared), self._sampling_of_branches(sampling, len(names))
+        common, own = arguments.checked_sampling("fork", shared), self._sampling_of_branches(sampling, len(names))
         record = Record("fork", location=program_line())
         states = [self._branch(name, layer.over(common)) for name, layer in zip(names, own, strict=True)]
         record.children = [state._executor.record for state in states]
@@ -401,7 +412,7 @@ class State:
             return [Sampling()] * count
         if len(given) != count:
             raise InvalidArgument(f"sampling has {len(given)} items for {count} branches; give one for each.")
-        return [checked_sampling("fork", each) for each in given]
+        return [arguments.checked_sampling("fork", each) for each in given]
 
     def _branch(self, name: BranchName, own: Sampling) -> State:
         self._run.require_sampling(own)
@@ -459,17 +470,6 @@ class State:
         """Stop this state and its branches now. Reads raise Cancelled; what the backend held for them is freed."""
         for state in self._family():
             state._executor.fail(Cancelled(f"{state._executor.label} was cancelled."))
-
-
-def checked_sampling(where: str, given: Mapping[str, Any]) -> Sampling:
-    for name in given:
-        if name not in arguments.CHECKS:
-            raise arguments.unknown_parameter(where, name, arguments.CHECKS)
-    return arguments.sampling_from(given)
-
-
-def meta_info(record: Record) -> dict[str, Any]:
-    return {**record.usage._asdict(), **record.timing, **record.meta}
 
 
 def _needs_of(node: Gen) -> list[str]:

@@ -65,6 +65,12 @@ class SpeculativeBackend(Backend):
         self._backend.close()
 
 
+def speculating(backend: Backend, num_api_spec_tokens: int) -> SpeculativeBackend:
+    """A backend that writes ahead; one that does so already gets the new length."""
+    inner = backend._backend if isinstance(backend, SpeculativeBackend) else backend
+    return SpeculativeBackend(inner, num_api_spec_tokens)
+
+
 class _Ahead(NamedTuple):
     """What the model has written and the program has not come to yet."""
 

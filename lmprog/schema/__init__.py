@@ -110,7 +110,9 @@ def _checked_text(text: str) -> str:
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise InvalidArgument(f"The schema is not JSON: {error.msg} at {place}.") from None
-    except (RecursionError, ValueError) as error:
+    except RecursionError:
+        raise InvalidArgument("The schema cannot be read: it is nested too deeply.") from None
+    except ValueError as error:
         raise InvalidArgument(f"The schema cannot be read: {error}.") from None
     if not isinstance(schema, dict | bool):
         raise InvalidArgument(f"A JSON schema is an object or a boolean, not {text[:60]!r}.")

@@ -29,7 +29,7 @@ GOOD: dict[str, Any] = {
     "max_tokens": 5, "min_tokens": 0, "n": 2, "temperature": 0.5, "top_p": 1, "top_k": -1, "min_p": 0.1,
     "repetition_penalty": 1.1, "frequency_penalty": -2, "presence_penalty": 2.0, "logit_bias": {5: -1.0},
     "stop": ["a", "b"], "stop_token_ids": [1, 2], "stop_regex": r"\d", "ignore_eos": True, "seed": 7, "logprobs": True,
-    "top_logprobs": 3,
+    "top_logprobs": 3, "finish": "close",
 }  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def test_good_values_are_taken(name: str) -> None:
         ("repetition_penalty", 0), ("frequency_penalty", 2.5), ("presence_penalty", -3), ("logit_bias", [1]),
         ("logit_bias", {"a": 1}), ("logit_bias", {1: "x"}), ("stop", 3), ("stop", ["a", ""]), ("stop", [b"a"]),
         ("stop_token_ids", [-1]), ("stop_token_ids", ["a"]), ("stop_regex", "("), ("ignore_eos", 1), ("seed", -1),
-        ("seed", 1.0), ("logprobs", 3), ("top_logprobs", -1),
+        ("seed", 1.0), ("logprobs", 3), ("top_logprobs", -1), ("finish", "open"),
     ],
 )  # fmt: skip
 def test_bad_values_are_refused_by_name(name: str, value: Any) -> None:
@@ -322,3 +322,10 @@ def test_a_program_needs_a_state() -> None:
 
     with pytest.raises(InvalidArgument, match="takes options by keyword"):
         function()("not a function")  # type: ignore[call-overload]
+
+
+def test_finish_is_refused_where_the_backend_has_no_such_thing() -> None:
+    backend = ScriptedBackend("7", unsupported=["finish"])
+    with pytest.raises(UnsupportedParameter, match="finish"):
+        function(lambda s: s.__iadd__(gen("x", regex="[0-9]+", finish="close"))).run(backend=backend)
+    assert backend.calls == []

@@ -94,3 +94,14 @@ def test_types_survive_the_decorator(tmp_path: Path) -> None:
     }
     expected = {i for i, line in enumerate(SNIPPET.splitlines(), start=1) if "# error:" in line}
     assert found == expected, report
+
+
+def test_every_public_name_can_be_had() -> None:
+    """Without any extra: backends on other packages say what is missing when they are made, not when they are named."""
+    code = (
+        "import sys, lmprog\n"
+        "sys.modules.update(dict.fromkeys(['openai', 'anthropic', 'litellm', 'torch', 'pydantic', 'opentelemetry']))\n"
+        "print([n for n in lmprog.__all__ if getattr(getattr(lmprog, n), '__name__', n) != n])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"

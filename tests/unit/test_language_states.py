@@ -366,6 +366,7 @@ VALUES: dict[str, tuple[Any, Any, Any]] = {
     "frequency_penalty": (0.0, 1.0, 2.0), "presence_penalty": (0.0, 1.0, 2.0), "logit_bias": ({1: 1.0}, {2: 1.0}, {}),
     "stop": (("a",), ("b",), ("c",)), "stop_token_ids": ((1,), (2,), (3,)), "stop_regex": ("a", "b", "c"),
     "ignore_eos": (False, True, False), "seed": (0, 1, 2), "logprobs": (False, True, False), "top_logprobs": (0, 1, 2),
+    "finish": ("close", "close", "close"),
 }  # fmt: skip
 
 

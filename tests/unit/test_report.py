@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+import lmprog
 from lmprog import ScriptedBackend, assistant, function, gen, select, system, user
 from lmprog.backends.base import Usage
 from lmprog.record import Record
@@ -325,3 +326,12 @@ def test_totals():
     assert found.computed == found.usage.prompt_tokens - found.usage.cached_tokens + 10
     assert totals(failed()).failed == 1
     assert totals(Record("program")).seconds == 0
+
+
+def test_states_show_themselves() -> None:
+    state = lmprog.function(lambda s: s.__iadd__("2+2=" + lmprog.gen("x"))).run(backend=lmprog.ScriptedBackend("4"))
+    state.sync()
+    assert state._repr_html_() == lmprog.render_html(state.record, as_page=False)
+    assert state.trace_events() == lmprog.trace_events(state.record)
+    assert state.tree() == lmprog.render_tree(state.record)
+    assert lmprog.totals(state.record).calls == 1

@@ -274,3 +274,25 @@ def test_cancelling_between_attempts(api, chat):
     state.cancel()
     assert isinstance(state.error(), Cancelled)
     assert len(api.requests) <= 3
+
+
+def test_option_of_a_run_and_of_a_program() -> None:
+    """One request for three gens, asked for in either place; a program that is called goes on with its own length."""
+
+    @function(num_api_spec_tokens=16)
+    def inner(s):
+        s += "A: " + gen("a", stop="\n") + "\nB: " + gen("b", stop="\n")
+
+    for program, options in ((inner, {}), (inner.with_options(num_api_spec_tokens=None), {"num_api_spec_tokens": 16})):
+        backend = ScriptedBackend("1\nB: 2\nC: 3")
+        state = program.run(backend=backend, **options)
+        assert (state["a"], state["b"], len(backend.calls)) == ("1", "2", 1)
+        assert backend.calls[0].sampling.max_tokens == 16
+
+    @function
+    def outer(s):
+        return inner()["b"]
+
+    backend = ScriptedBackend("1\nB: 2\nC: 3")
+    assert outer.run(backend=backend, num_api_spec_tokens=8).ret_value == "2"
+    assert [call.sampling.max_tokens for call in backend.calls] == [16]

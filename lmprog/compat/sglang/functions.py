@@ -9,11 +9,9 @@ from typing import Any
 import lmprog
 from lmprog.arguments import CHECKS
 from lmprog.backends.base import Backend
-from lmprog.backends.speculation import SpeculativeBackend
 from lmprog.compat.sglang.states import ProgramState
 from lmprog.compat.sglang.words import translated
 from lmprog.program import Program
-from lmprog.settings import default_backend
 from lmprog.state import State
 
 _DEFAULT_NEW_TOKENS = 128
@@ -90,9 +88,8 @@ class SglFunction:
         parameters = self.program.__signature__.parameters
         names = [name for name in given if name in _OPTIONS and name not in parameters]
         options = translated({name: given[name] for name in names})
-        if self.num_api_spec_tokens is not None:
-            backend = SpeculativeBackend(backend or default_backend(), self.num_api_spec_tokens)
-        return {**{k: v for k, v in given.items() if k not in names}, **options, "backend": backend}
+        options |= {"backend": backend, "num_api_spec_tokens": self.num_api_spec_tokens}
+        return {**{k: v for k, v in given.items() if k not in names}, **options}
 
 
 def _on_program_states(func: Callable[..., Any]) -> Callable[..., Any]:
