@@ -14,7 +14,9 @@ _OWN_PARSERS = {
     "run": ("lmprog.run_command", "run a program, once or for each line of a file"),
     "serve": ("lmprog_runtime.launch_server", "serve a model over HTTP: OpenAI's API, the native one, a web page"),
     "chat": ("lmprog.chat_command", "talk to a model in the terminal"),
+    "eval": ("lmprog.eval_command", "run a few-shot benchmark: a format that lmprog knows, or a task of your own"),
     "doctor": ("lmprog_runtime.doctor", "what this machine has, and how fast it is"),
+    "bench": ("lmprog.bench_command", "benchmarks: serving, programs, peers; a report with pictures"),
 }
 """Commands that parse their own arguments: module with a `main`, and help."""
 
