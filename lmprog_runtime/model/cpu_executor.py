@@ -16,9 +16,11 @@ from lmprog_runtime.step import StepBatch
 
 
 class CpuExecutor:
-    """See `Executor`. `dtype`: "float32", "bfloat16", "int8" or "int4", of the weights (see `NativeDecoder`). Raises
-    ModelUnsupported for another one, and NativeUnavailable where the library was not built or the processor is not one
-    it can run on."""
+    """See `Executor`. `dtype`: "float32", "bfloat16", "int8", "int4" or "gguf", of the weights (see `pack_weights`).
+
+    Raises ModelUnsupported for another one, and NativeUnavailable where the library was not built or the processor is
+    not one it can run on.
+    """
 
     name = "cpu"
     device = "cpu"
@@ -57,5 +59,6 @@ class CpuExecutor:
 
 def check_native_dtype(dtype: str) -> None:
     """Raises ModelUnsupported."""
-    if dtype not in NATIVE_DTYPES:
-        raise ModelUnsupported(f"The CPU executor has no dtype {dtype!r}; known: {', '.join(NATIVE_DTYPES)}.")
+    known = (*NATIVE_DTYPES, "gguf")
+    if dtype not in known:
+        raise ModelUnsupported(f"The CPU executor has no dtype {dtype!r}; known: {', '.join(known)}.")

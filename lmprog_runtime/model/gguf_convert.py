@@ -71,7 +71,9 @@ _ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
-class _Tensor(NamedTuple):
+class GgufTensor(NamedTuple):
+    """A tensor of the file and what it becomes."""
+
     name: str  # in Hugging Face layout
     dtype: str  # as safetensors writes it
     shape: tuple[int, ...]
@@ -81,6 +83,19 @@ class _Tensor(NamedTuple):
     @property
     def num_bytes(self) -> int:
         return math.prod(self.shape) * _ITEM_BYTES[self.dtype]
+
+    @property
+    def kind(self) -> str:
+        """How the file stores it: "F32", "Q4_1", ..."""
+        return str(self.source.tensor_type.name)
+
+    def raw(self) -> NDArray[np.uint8]:
+        """The bytes of its blocks."""
+        return np.asarray(self.source.data).view(np.uint8)
+
+    def floats(self) -> NDArray[np.float32]:
+        """[shape] its values."""
+        return _in_layout(_dequantized(self), self)
 
 
 class GgufFile:
@@ -99,16 +114,16 @@ class GgufFile:
         self.metadata: dict[str, Any] = {name: field.contents() for name, field in self._reader.fields.items()}
         self._architecture = _architecture(self.metadata, path)
         self._quantised_as = quantised_as
-        self._tensors = [self._plan(tensor) for tensor in self._reader.tensors if tensor.name != _ROPE_FREQUENCIES]
+        self.tensors = [self._plan(tensor) for tensor in self._reader.tensors if tensor.name != _ROPE_FREQUENCIES]
 
     @property
     def num_bytes(self) -> int:
         """Size of the converted weights."""
-        return sum(tensor.num_bytes for tensor in self._tensors)
+        return sum(tensor.num_bytes for tensor in self.tensors)
 
     def convert(self, target: Path, progress: Progress) -> None:
         """Write config.json, generation_config.json, model.safetensors and the tokenizer's files into `target`."""
-        write_safetensors(target / "model.safetensors", self._tensors, progress)
+        write_safetensors(target / "model.safetensors", self.tensors, progress)
         _write_json(target / "config.json", self._config())
         _write_json(target / "generation_config.json", special_ids(self.metadata))
         write_tokenizer(self.metadata, target)
@@ -116,7 +131,7 @@ class GgufFile:
     def _field(self, name: str, default: Any = None) -> Any:
         return self.metadata.get(f"{self.metadata['general.architecture']}.{name}", default)
 
-    def _plan(self, source: Any) -> _Tensor:
+    def _plan(self, source: Any) -> GgufTensor:
         found = _TENSOR.fullmatch(source.name)
         if found is None or found[2] not in _NAMES:
             raise ModelUnsupported(f"The GGUF file has a tensor {source.name!r} that is not understood.")
@@ -125,7 +140,7 @@ class GgufFile:
         kind = source.tensor_type.name
         dtype = kind if kind in _NUMPY_DTYPES else self._quantised_as
         shape = tuple(int(size) for size in reversed(source.shape))
-        return _Tensor(f"{prefix}{_NAMES[part]}.{suffix}", dtype, shape, source, self._paired_heads(part))
+        return GgufTensor(f"{prefix}{_NAMES[part]}.{suffix}", dtype, shape, source, self._paired_heads(part))
 
     def _paired_heads(self, part: str) -> int:
         if not self._architecture.pairs_rotary_rows or part not in ("attn_q", "attn_k"):
@@ -134,9 +149,9 @@ class GgufFile:
         return int(heads if part == "attn_q" else self._field("attention.head_count_kv", heads))
 
     def _config(self) -> dict[str, Any]:
-        names = {tensor.name for tensor in self._tensors}
-        embedding = next(tensor for tensor in self._tensors if tensor.name == "model.embed_tokens.weight")
-        matrices = [tensor.dtype for tensor in self._tensors if len(tensor.shape) == 2]
+        names = {tensor.name for tensor in self.tensors}
+        embedding = next(tensor for tensor in self.tensors if tensor.name == "model.embed_tokens.weight")
+        matrices = [tensor.dtype for tensor in self.tensors if len(tensor.shape) == 2]
         config = {
             "architectures": [self._architecture.class_name],
             "model_type": self.metadata["general.architecture"],
@@ -187,7 +202,7 @@ class GgufFile:
         raise ModelUnsupported(f"The GGUF file scales positions by {kind!r}; known: none, linear, yarn, llama3.")
 
 
-def write_safetensors(path: Path, tensors: Iterable[_Tensor], progress: Progress) -> None:
+def write_safetensors(path: Path, tensors: Iterable[GgufTensor], progress: Progress) -> None:
     """Write the tensors one after the other. Source of the layout: the safetensors format, version 1."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
@@ -204,18 +219,23 @@ def write_safetensors(path: Path, tensors: Iterable[_Tensor], progress: Progress
             progress(tensor.num_bytes)
 
 
-def _values(tensor: _Tensor) -> NDArray[Any]:
+def _values(tensor: GgufTensor) -> NDArray[Any]:
     """The tensor's values, rows in the order of Hugging Face layout; bfloat16 as uint16."""
+    if tensor.kind in _NUMPY_DTYPES:
+        return _in_layout(np.asarray(tensor.source.data).view(_NUMPY_DTYPES[tensor.kind]), tensor)
+    values = _dequantized(tensor)
+    return _in_layout(_round_to_bfloat16(values) if tensor.dtype == "BF16" else values, tensor)
+
+
+def _dequantized(tensor: GgufTensor) -> NDArray[np.float32]:
     from gguf.quants import dequantize
 
-    kind = tensor.source.tensor_type
-    if kind.name in _NUMPY_DTYPES:
-        values = np.asarray(tensor.source.data).view(_NUMPY_DTYPES[kind.name])
-    else:
-        values = np.asarray(dequantize(tensor.source.data, kind))
-        values = _round_to_bfloat16(values) if tensor.dtype == "BF16" else values
+    return np.asarray(dequantize(tensor.source.data, tensor.source.tensor_type), np.float32)
+
+
+def _in_layout(values: NDArray[Any], tensor: GgufTensor) -> NDArray[Any]:
     values = values.reshape(tensor.shape)
-    return _split_rotary_pairs(values, tensor.heads) if tensor.heads else values
+    return split_rotary_pairs(values, tensor.heads) if tensor.heads else values
 
 
 def _round_to_bfloat16(values: NDArray[np.float32]) -> NDArray[Any]:
@@ -224,7 +244,7 @@ def _round_to_bfloat16(values: NDArray[np.float32]) -> NDArray[Any]:
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
-def _split_rotary_pairs(values: NDArray[Any], heads: int) -> NDArray[Any]:
+def split_rotary_pairs(values: NDArray[Any], heads: int) -> NDArray[Any]:
     """Rows 2i and 2i + 1 of each head become rows i and i + head_dim / 2, the layout of `rotate_half`."""
     rest = values.shape[1:]
     split: NDArray[Any] = values.reshape(heads, -1, 2, *rest).swapaxes(1, 2).reshape(values.shape)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lmprog_runtime.errors import RuntimeFault
+from lmprog_runtime.errors import ModelUnsupported, RuntimeFault
 from lmprog_runtime.model.files import ModelFiles
 from lmprog_runtime.model.model_spec import ModelSpec
 from lmprog_runtime.model.storage import cache_root, replace_file
-from lmprog_runtime.model.weights import open_weights
+from lmprog_runtime.model.weights import ModelWeights, open_weights
 from lmprog_runtime.ops.native import (
     PackedWeights,
     StaleWeights,
@@ -23,6 +24,9 @@ from lmprog_runtime.ops.native import (
     pack_weights,
     save_weights,
 )
+
+if TYPE_CHECKING:
+    from lmprog_runtime.model.gguf_weights import GgufWeights
 
 log = logging.getLogger("lmprog.model")
 
@@ -34,7 +38,7 @@ def packed_weights(files: ModelFiles, spec: ModelSpec, dtype: str) -> PackedWeig
     """The weights of a model for the CPU executor on this processor. Raises what `open_weights` raises."""
     level = available_levels()[0]
     if _stored_bytes(files.directory) < WORTH_KEEPING:
-        return pack_weights(spec, open_weights(files.directory, spec), dtype, level)
+        return pack_weights(spec, _open(files, spec, dtype), dtype, level)
     target = packed_path(files, dtype, level)
     found = _load(target, files, dtype)
     if found is not None:
@@ -43,11 +47,11 @@ def packed_weights(files: ModelFiles, spec: ModelSpec, dtype: str) -> PackedWeig
         with replace_file(target) as staging:
             found = _load(target, files, dtype)  # another process may have made it while this one waited
             if found is None:
-                packed = pack_weights(spec, open_weights(files.directory, spec), dtype, level)
+                packed = pack_weights(spec, _open(files, spec, dtype), dtype, level)
                 save_weights(packed, staging, files.revision)
     except RuntimeFault as fault:
         log.warning("the packed weights of %s are not kept, so every start packs them: %s", files.name, fault)
-        return pack_weights(spec, open_weights(files.directory, spec), dtype, level)
+        return pack_weights(spec, _open(files, spec, dtype), dtype, level)
     return found or load_weights(target, files.revision, dtype, level)
 
 
@@ -55,6 +59,16 @@ def packed_path(files: ModelFiles, dtype: str, level: str) -> Path:
     """Where the packed weights of a model are, or will be."""
     folder = hashlib.sha256(str(files.directory.resolve()).encode()).hexdigest()[:12]
     return cache_root() / "packed" / f"{files.directory.name[:40]}-{folder}-{dtype}-{level}.weights"
+
+
+def _open(files: ModelFiles, spec: ModelSpec, dtype: str) -> ModelWeights | GgufWeights:
+    if dtype != "gguf":
+        return open_weights(files.directory, spec)
+    if files.gguf is None:
+        raise ModelUnsupported(f"{files.name!r} is no GGUF file, so it cannot run in dtype 'gguf'; take another dtype.")
+    from lmprog_runtime.model.gguf_weights import open_gguf_weights
+
+    return open_gguf_weights(files.gguf, spec)
 
 
 def _load(path: Path, files: ModelFiles, dtype: str) -> PackedWeights | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from safetensors import safe_open
@@ -72,12 +72,24 @@ class TensorFiles:
         return self._file(self._file_of[name]).get_tensor(name)  # type: ignore[no-any-return]
 
 
+class Tensors(Protocol):
+    """The tensors of a checkpoint by their names in Hugging Face layout."""
+
+    def names(self) -> set[str]: ...
+    def shape(self, name: str) -> tuple[int, ...]: ...
+    def get(self, name: str) -> Tensor: ...
+
+
 class ModelWeights:
     """A checkpoint's tensors for one spec. The constructor raises ModelUnsupported when they do not fit each other."""
 
-    def __init__(self, files: TensorFiles, spec: ModelSpec) -> None:
+    def __init__(self, files: Tensors, spec: ModelSpec) -> None:
         self._files, self._spec = files, spec
         self._check_shapes()
+
+    @property
+    def head_name(self) -> str:
+        return "model.embed_tokens.weight" if self._spec.tied_head else "lm_head.weight"
 
     def embedding(self) -> Tensor:
         """[vocab_size, hidden]"""
@@ -85,39 +97,52 @@ class ModelWeights:
 
     def head(self) -> Tensor:
         """[vocab_size, hidden]; the embedding itself when tied."""
-        return self._files.get("model.embed_tokens.weight" if self._spec.tied_head else "lm_head.weight")
+        return self._files.get(self.head_name)
 
     def final_norm(self) -> Tensor:
         """[hidden] float32 with the offset added"""
         return self._norm("model.norm.weight")
 
     def layer(self, index: int) -> LayerWeights:
+        matrices: dict[str, Any] = {part: self._join(names) for part, names in self.matrix_names(index).items()}
+        return LayerWeights(**self.vectors(index), **matrices)
+
+    def matrix_names(self, index: int) -> dict[str, list[str]]:
+        """The matrices of a layer, by their names in LayerWeights, and the tensors that each is joined of."""
+        prefix = f"model.layers.{index}."
+        attention, mlp = prefix + "self_attn.", prefix + "mlp."
+        qkv, gate_up = _fused_names(self._spec)
+        return {
+            "qkv": [f"{attention}{name}.weight" for name in qkv],
+            "output": [attention + "o_proj.weight"],
+            "gate_up": [f"{mlp}{name}.weight" for name in gate_up],
+            "down": [mlp + "down_proj.weight"],
+        }
+
+    def vectors(self, index: int) -> dict[str, Any]:
+        """Norms and biases of a layer, by their names in LayerWeights; None for those that the model lacks."""
         spec, prefix = self._spec, f"model.layers.{index}."
         attention, mlp = prefix + "self_attn.", prefix + "mlp."
         qkv, gate_up = _fused_names(spec)
         after_attention, before_mlp, after_mlp = _norm_names(spec)
-        return LayerWeights(
-            input_norm=self._norm(prefix + "input_layernorm.weight"),
-            qkv=self._join(attention, qkv, ".weight"),
-            qkv_bias=self._join(attention, qkv, ".bias") if spec.qkv_bias else None,
-            q_norm=self._norm(attention + "q_norm.weight") if spec.qk_norm else None,
-            k_norm=self._norm(attention + "k_norm.weight") if spec.qk_norm else None,
-            output=self._files.get(attention + "o_proj.weight"),
-            output_bias=self._files.get(attention + "o_proj.bias") if spec.output_bias else None,
-            attention_post_norm=self._norm(prefix + after_attention) if spec.sandwich_norms else None,
-            mlp_norm=self._norm(prefix + before_mlp),
-            gate_up=self._join(mlp, gate_up, ".weight"),
-            gate_up_bias=self._join(mlp, gate_up, ".bias") if spec.mlp_bias else None,
-            down=self._files.get(mlp + "down_proj.weight"),
-            down_bias=self._files.get(mlp + "down_proj.bias") if spec.mlp_bias else None,
-            mlp_post_norm=self._norm(prefix + after_mlp) if spec.sandwich_norms else None,
-        )
+        return {
+            "input_norm": self._norm(prefix + "input_layernorm.weight"),
+            "qkv_bias": self._join([f"{attention}{name}.bias" for name in qkv]) if spec.qkv_bias else None,
+            "q_norm": self._norm(attention + "q_norm.weight") if spec.qk_norm else None,
+            "k_norm": self._norm(attention + "k_norm.weight") if spec.qk_norm else None,
+            "output_bias": self._files.get(attention + "o_proj.bias") if spec.output_bias else None,
+            "attention_post_norm": self._norm(prefix + after_attention) if spec.sandwich_norms else None,
+            "mlp_norm": self._norm(prefix + before_mlp),
+            "gate_up_bias": self._join([f"{mlp}{name}.bias" for name in gate_up]) if spec.mlp_bias else None,
+            "down_bias": self._files.get(mlp + "down_proj.bias") if spec.mlp_bias else None,
+            "mlp_post_norm": self._norm(prefix + after_mlp) if spec.sandwich_norms else None,
+        }
 
     def _norm(self, name: str) -> Tensor:
         return self._files.get(name).float() + self._spec.norm_offset
 
-    def _join(self, prefix: str, names: tuple[str, ...], suffix: str) -> Tensor:
-        parts = [self._files.get(prefix + name + suffix) for name in names]
+    def _join(self, names: list[str]) -> Tensor:
+        parts = [self._files.get(name) for name in names]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _check_shapes(self) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from lmprog_kernels.cpu import DTYPES as NATIVE_DTYPES
 from lmprog_kernels.cpu import Decoder as NativeDecoder
 from lmprog_kernels.cpu import (
+    GroupedMatrix,
+    Matrix,
     NativeUnavailable,
     PackedWeights,
     StaleWeights,
     available_levels,
+    concatenate,
     load_library,
     load_weights,
     pack_weights,
@@ -21,11 +24,14 @@ __all__ = [
     "NATIVE_DTYPES",
     "FloorMeter",
     "Floors",
+    "GroupedMatrix",
+    "Matrix",
     "NativeDecoder",
     "NativeUnavailable",
     "PackedWeights",
     "StaleWeights",
     "available_levels",
+    "concatenate",
     "is_native_available",
     "load_library",
     "load_weights",

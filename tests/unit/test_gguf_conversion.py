@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gguf
 import numpy as np
@@ -21,82 +21,20 @@ from lmprog_runtime.errors import ModelUnsupported
 from lmprog_runtime.model.gguf_convert import GgufFile
 from lmprog_runtime.model.gguf_tokenizer import write_tokenizer
 from lmprog_runtime.model.tokenizer import Tokenizer
-from tests.support.byte_tokenizer import byte_tokenizer_json
+from tests.support.gguf_files import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    View,
+    byte_vocabulary,
+    write_gguf,
+)
 from tests.support.tiny_models import make_model
 
 TYPES = {"F32": gguf.GGMLQuantizationType.F32, "F16": gguf.GGMLQuantizationType.F16}
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
-NAMES = {
-    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
-    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "rope_freqs": "rope_freqs",
-}  # fmt: skip
-
-
-class View(NamedTuple):
-    """A model with other tensors than its own."""
-
-    config: Any
-    state: dict[str, torch.Tensor]
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        return self.state
-
-
-def byte_vocabulary() -> tuple[list[str], list[int]]:
-    vocabulary = json.loads(byte_tokenizer_json())["model"]["vocab"]
-    return list(vocabulary), [CONTROL] * 3 + [NORMAL] * (len(vocabulary) - 3)
-
-
-def write_gguf(path: Path, family: str, model: Any, quantise: Any = None, **fields: Any) -> None:
-    """What llama.cpp's converter writes for the model: rotary pairs next to each other for llama, not for qwen."""
-    config = model.config
-    writer = gguf.GGUFWriter(str(path), family)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
-    tokens, kinds = byte_vocabulary()
-    writer.add_token_list(tokens)
-    writer.add_token_types(kinds)
-    writer.add_token_merges(["a b", "Ġ ab"])
-    writer.add_eos_token_id(2)
-    writer.add_chat_template("{{ messages }}")
-    for name, value in fields.items():
-        add = writer.add_float32 if isinstance(value, float) else writer.add_uint32
-        (writer.add_string if isinstance(value, str) else add)(f"{family}.{name.replace('__', '.')}", value)
-    for name, tensor in model.state_dict().items():
-        if name == "lm_head.weight" and config.tie_word_embeddings:
-            continue
-        add_tensor(writer, name, tensor.numpy(), family, config, quantise)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def add_tensor(writer: Any, name: str, values: np.ndarray, family: str, config: Any, quantise: Any) -> None:
-    part, kind = name.removeprefix("model.layers.").rsplit(".", 1)
-    layer, _, inner = part.partition(".")
-    stored = f"blk.{layer}.{NAMES[inner]}" if name.startswith("model.layers.") else NAMES[part]
-    if family == "llama" and inner in ("self_attn.q_proj", "self_attn.k_proj"):
-        heads = config.num_attention_heads if "q_proj" in inner else config.num_key_value_heads
-        halves = values.reshape(heads, 2, -1, *values.shape[1:])
-        values = np.ascontiguousarray(halves.swapaxes(1, 2).reshape(values.shape))
-    if quantise is None or values.ndim == 1:
-        writer.add_tensor(f"{stored}.{kind}", values)
-    else:
-        writer.add_tensor(f"{stored}.{kind}", gguf.quants.quantize(values, quantise), raw_dtype=quantise)
 
 
 def convert(path: Path, target: Path, **settings: Any) -> dict[str, torch.Tensor]:

@@ -5,6 +5,7 @@ step or in pieces, and with any number of threads. They differ between instructi
 """
 
 from lmprog_kernels.cpu.decoder import Decoder
+from lmprog_kernels.cpu.grouped import GroupedMatrix, Matrix, concatenate
 from lmprog_kernels.cpu.library import NativeUnavailable, available_levels, is_available, load_library
 from lmprog_kernels.cpu.packed_weights import (
     DTYPES,
@@ -18,10 +19,13 @@ from lmprog_kernels.cpu.packed_weights import (
 __all__ = [
     "DTYPES",
     "Decoder",
+    "GroupedMatrix",
+    "Matrix",
     "NativeUnavailable",
     "PackedWeights",
     "StaleWeights",
     "available_levels",
+    "concatenate",
     "is_available",
     "load_library",
     "load_weights",

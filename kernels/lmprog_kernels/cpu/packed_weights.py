@@ -22,11 +22,12 @@ from torch import Tensor
 
 from lmprog_kernels.cpu import structs
 from lmprog_kernels.cpu.library import Library, load_library
-from lmprog_kernels.cpu.packing import Memory, Packer, packed_bytes, pad_columns, pad_rows, round_up
+from lmprog_kernels.cpu.packing import Memory, Packer, packed_bytes, pad_inputs, pad_outputs, pad_rows, round_up
 from lmprog_kernels.cpu.protocols import LayerLike, SpecLike, WeightsLike
 
 DTYPES = tuple(structs.FORMATS)
-_HEAD_DTYPES = {"int4": "int8"}  # of the head, where it differs from the layers'
+_LAYER_DTYPES = {"gguf": "int8"}  # of matrices that come as tensors, where it differs
+_HEAD_DTYPES = {"int4": "int8", "gguf": "int8"}
 
 LAYOUT_VERSION = 1
 """Counts up with every change of how weights are packed or written."""
@@ -51,7 +52,7 @@ class PackedWeights(NamedTuple):
     """All weights of a model. The addresses are those of `memory`, which must be kept as long as they are used."""
 
     library: Library
-    dtype: str  # one of DTYPES
+    dtype: str  # one of DTYPES, or "gguf"
     memory: Memory
     embedding: Tensor  # [vocab_size, hidden] of kv_dtype
     layers: Sequence[structs.Layer]
@@ -68,13 +69,18 @@ def kv_dtype(dtype: str) -> torch.dtype:
 
 
 def pack_weights(spec: SpecLike, weights: WeightsLike, dtype: str, level: str | None = None) -> PackedWeights:
-    """`dtype`: "int8" has groups of 32 inputs with a float16 scale (Q8_0 of GGUF), "int4" the same with a minimum
-    (Q4_1), and its head is int8. `level`: the instruction set, default the best. Raises NativeUnavailable."""
+    """Pack the tensors of a model. Raises NativeUnavailable.
+
+    dtype: "int8" has groups of 32 inputs with a float16 scale (Q8_0 of GGUF), "int4" the same with a minimum (Q4_1) and
+    an int8 head; "gguf" keeps quantised matrices as they are, and tensors become int8. level: the instruction set, the
+    best by default.
+    """
     library = load_library(level)
     memory = Memory(_FIRST + _matrix_bytes(library, spec, dtype) + _vector_bytes(spec))
     memory.take(_FIRST)
     packer = Packer(library, memory)
-    layers = [_pack_layer(packer, spec, weights.layer(index), dtype) for index in range(spec.num_layers)]
+    layer_dtype = _LAYER_DTYPES.get(dtype, dtype)
+    layers = [_pack_layer(packer, spec, weights.layer(index), layer_dtype) for index in range(spec.num_layers)]
     head = packer.linear(weights.head(), None, _HEAD_DTYPES.get(dtype, dtype))
     table = Table(head, packer.vector(weights.final_norm()))
     embedding = weights.embedding().to(kv_dtype(dtype)).contiguous()
@@ -85,8 +91,9 @@ def _matrix_bytes(library: Library, spec: SpecLike, dtype: str) -> int:
     hidden, inner, head_size = spec.hidden_size, round_up(spec.intermediate_size), round_up(spec.head_dim)
     mixed, qkv = spec.num_heads * head_size, (spec.num_heads + 2 * spec.num_kv_heads) * head_size
     shapes = ((qkv, hidden), (hidden, mixed), (2 * inner, hidden), (hidden, inner))
+    dtype, head_dtype = _LAYER_DTYPES.get(dtype, dtype), _HEAD_DTYPES.get(dtype, dtype)
     layer = sum(packed_bytes(library, dtype, *shape) for shape in shapes)
-    return spec.num_layers * layer + packed_bytes(library, _HEAD_DTYPES.get(dtype, dtype), spec.vocab_size, hidden)
+    return spec.num_layers * layer + packed_bytes(library, head_dtype, spec.vocab_size, hidden)
 
 
 def _vector_bytes(spec: SpecLike) -> int:
@@ -102,8 +109,8 @@ def _pack_layer(packer: Packer, spec: SpecLike, layer: LayerLike, dtype: str) ->
     heads = spec.num_heads + 2 * spec.num_kv_heads
     qkv_bias = None if layer.qkv_bias is None else pad_rows(layer.qkv_bias, heads)
     return structs.Layer(  # the decoder fills in rope and window
-        qkv=packer.linear(pad_rows(layer.qkv, heads), qkv_bias, dtype),
-        output=packer.linear(pad_columns(layer.output, spec.num_heads), layer.output_bias, dtype),
+        qkv=packer.linear(pad_outputs(layer.qkv, heads), qkv_bias, dtype),
+        output=packer.linear(pad_inputs(layer.output, spec.num_heads), layer.output_bias, dtype),
         gate_up=packer.linear(layer.gate_up, layer.gate_up_bias, dtype, interleave=True),
         down=packer.linear(layer.down, layer.down_bias, dtype),
         input_norm=packer.vector(layer.input_norm),

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lmprog_kernels.cpu.grouped import GroupedMatrix, Matrix
 from lmprog_kernels.cpu.library import Library
 from lmprog_kernels.cpu.structs import FORMATS, Linear
 
@@ -54,16 +55,25 @@ class Packer:
     def __init__(self, library: Library, memory: Memory) -> None:
         self._functions, self._memory = library.functions, memory
 
-    def linear(self, weight: Tensor, bias: Tensor | None, dtype: str, *, interleave: bool = False) -> Linear:
-        """weight [outputs, inputs]; dtype: what it is kept as. interleave: it holds gates, then as many values."""
+    def linear(self, weight: Matrix, bias: Tensor | None, dtype: str, *, interleave: bool = False) -> Linear:
+        """weight [outputs, inputs]; dtype: what a tensor is kept as. interleave: it holds gates, then values."""
         if interleave:
-            weight = pad_rows(weight, 2)
+            weight = pad_outputs(weight, 2)
             bias = None if bias is None else pad_rows(bias, 2)
+        if isinstance(weight, GroupedMatrix):
+            return self._grouped(weight.map(lambda rows: pad(rows, 0)), bias, interleave)
         source = pad(weight, 0, 1).to(torch.bfloat16 if dtype == "bfloat16" else torch.float32).contiguous()
         rows, columns = source.shape
         panels = self._memory.take(self._functions.lmk_packed_bytes(FORMATS[dtype], rows, columns))
         self._functions.lmk_pack(FORMATS[dtype], source.data_ptr(), rows, columns, interleave, panels)
         return Linear(FORMATS[dtype], rows, columns, 0, panels, self._bias(bias, rows, interleave))
+
+    def _grouped(self, weight: GroupedMatrix, bias: Tensor | None, interleave: bool) -> Linear:
+        source = weight.panels(interleave=interleave)
+        (rows, columns), kind = weight.integers.shape, FORMATS[weight.dtype]
+        panels = self._memory.take(source.nbytes)
+        ctypes.memmove(panels, source.data_ptr(), source.nbytes)
+        return Linear(kind, rows, columns, 0, panels, self._bias(bias, rows, interleave))
 
     def _bias(self, bias: Tensor | None, rows: int, interleave: bool) -> int | None:
         if bias is None:
@@ -101,6 +111,15 @@ def pad_rows(values: Tensor, parts: int) -> Tensor:
     return pad(values.reshape(parts, -1, *values.shape[1:]), 1).flatten(0, 1)
 
 
-def pad_columns(values: Tensor, parts: int) -> Tensor:
-    """The same for the second dimension."""
-    return pad(values.reshape(len(values), parts, -1), 2).flatten(1, 2)
+def pad_outputs(matrix: Matrix, parts: int) -> Matrix:
+    """The same for a matrix of any kind."""
+    if isinstance(matrix, GroupedMatrix):
+        return matrix.map(lambda rows: pad_rows(rows, parts))
+    return pad_rows(matrix, parts)
+
+
+def pad_inputs(matrix: Matrix, parts: int) -> Matrix:
+    """The same for the second dimension. A GroupedMatrix has nothing to pad there."""
+    if isinstance(matrix, GroupedMatrix):
+        return matrix
+    return pad(matrix.reshape(len(matrix), parts, -1), 2).flatten(1, 2)
