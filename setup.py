@@ -16,7 +16,7 @@ AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefe
 AVX512_BF16 = [*AVX512, "-mavx512bf16", "-mavx512vnni"]
 # Contraction off: a product and a sum must round the same way in every instantiation of a kernel (batch invariance).
 DECODER = ["-ffp-contract=off", "-fno-math-errno", "-fopenmp"]
-CONSTRAINT_CORE = ["nodes", "derivatives", "sealing", "texts", "content_hash", "trie", "masks", "lexemes", "api"]
+CONSTRAINT_CORE = ["nodes", "derivatives", "sealing", "shortest", "texts", "content_hash", "trie", "masks", "lexemes", "api"]
 LIBRARIES = [
     # (package, library name, sources in the package's folder, extra flags)
     ("lmprog_kernels.cpu", "_decoder_avx2", ["decoder.cpp", "attention_plan.cpp"], [*DECODER, *AVX2]),

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 DEAD = -1
 """The state after a token that the grammar does not allow."""
 
+FAR = 2**31 - 1
+"""More tokens than any budget has: no completion is known within the limits."""
+
 
 class Grammar(Protocol):
     """A constraint compiled for one vocabulary. Thread-safe. States are ints: copying one is a fork, keeping one is a
@@ -39,4 +42,21 @@ class Grammar(Protocol):
     def forced_tokens(self, state: int) -> list[int]:
         """Token ids that the grammar forces next, canonical, with a tail held back when a longer token could span it.
         Empty when there is a choice. Source: SGLang's jump-forward (arXiv 2312.07104), without its re-tokenisation."""
+        ...
+
+    def tokens_to_finish(self, state: int) -> int:
+        """How many tokens `closing_tokens` has, without the end token: 0 exactly when the state accepts, FAR when no
+        completion is known within the limits. In tokens, not bytes, and exact for that one completion: each of its
+        tokens lowers the number by one, whether the list is followed or asked for anew at every step. So a generation
+        whose number was once at most its budget can end within it."""
+        ...
+
+    def closing_tokens(self, state: int) -> list[int]:
+        """The completion that is shortest in bytes, in as few tokens as can spell it. Empty where nothing is needed, or
+        known (tokens_to_finish tells which)."""
+        ...
+
+    def guessed_tokens(self, state: int) -> list[int]:
+        """A guess at the tokens of the text that the grammar forces next, the held-back tail included. Empty when it
+        forces none. Each is for the model to confirm: which token spans the end is its choice."""
         ...

@@ -14,7 +14,7 @@ from lmprog_runtime.constraint.grammar import CompiledGrammar
 from lmprog_runtime.constraint.grammar_text import compile_grammar_text
 from lmprog_runtime.constraint.json_schema import compile_schema
 from lmprog_runtime.constraint.vocabulary import Vocabulary
-from lmprog_runtime.constraint.witness import is_unwritable, shortest_text
+from lmprog_runtime.constraint.witness import is_unwritable
 from lmprog_runtime.errors import ConstraintInvalid, ConstraintTooLarge, ConstraintUnreachable, RequestRefused
 from lmprog_runtime.request import Constraint
 
@@ -25,6 +25,9 @@ WORN_BYTES = 128 * 2**20
 """A cached automaton that has grown beyond this is compiled afresh for new requests; running ones keep theirs."""
 
 _RETRY_SECONDS = 60.0  # a time limit may have been reached because the machine was busy
+MOST_EXAMPLE = 200
+"""Bytes of a text quoted in a message."""
+
 _EVERY_BYTE = b"\xff" * 32
 
 
@@ -140,7 +143,7 @@ def _refuse_unreachable(constraint: Constraint, vocabulary: Vocabulary) -> None:
     root = expressions.arena.seal(_expression(constraint, expressions), _EVERY_BYTE)
     if root == Expressions.EMPTY:
         raise ConstraintUnreachable("No text satisfies the constraint; it contradicts itself.")
-    example = shortest_text(expressions.arena, root)
+    example = expressions.arena.shortest(root, MOST_EXAMPLE)
     missing = next((byte for byte in example or b"" if not vocabulary.can_write(bytes([byte]))), None)
     where = "" if missing is None else f": no token has the byte 0x{missing:02X}, as in {example!r}"
     raise ConstraintUnreachable(

@@ -8,14 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmprog_runtime.constraint.arena import Arena, Walker, new_walker
-from lmprog_runtime.constraint.base import DEAD
-from lmprog_runtime.constraint.forced import forced_tokens
+from lmprog_runtime.constraint.base import DEAD, FAR
+from lmprog_runtime.constraint.closing import MOST_BYTES
+from lmprog_runtime.constraint.forced import forced_tokens, guessed_tokens
 from lmprog_runtime.constraint.vocabulary import Vocabulary
+from lmprog_runtime.errors import ConstraintTooLarge
 
 MASK_CACHE_BYTES = 32 * 2**20
 """Masks kept per grammar; the compact form of all others stays in the C++ core."""
 
-MAX_FORCED_CACHE = 10_000
+MOST_REMEMBERED = 10_000
+"""States whose forced tokens and completions are kept."""
 
 
 class CompiledGrammar:
@@ -28,6 +31,7 @@ class CompiledGrammar:
         self._most_masks = max(16, MASK_CACHE_BYTES // (4 * vocabulary.mask_words))
         self._forced: dict[int, tuple[int, ...]] = {}
         self._final: dict[int, bool] = {}
+        self._closing: dict[int, bytes | None] = {}
         self._lock = threading.Lock()
 
     @property
@@ -85,6 +89,33 @@ class CompiledGrammar:
         found = self._forced.get(state)
         if found is None:
             found = () if state == DEAD else tuple(forced_tokens(self._walker, self.vocabulary, self.mask, state))
-            if len(self._forced) < MAX_FORCED_CACHE:
+            if len(self._forced) < MOST_REMEMBERED:
                 self._forced[state] = found
         return list(found)
+
+    def guessed_tokens(self, state: int) -> list[int]:
+        return [] if state == DEAD else guessed_tokens(self._walker, self.vocabulary, state)
+
+    def tokens_to_finish(self, state: int) -> int:
+        text = self._closing_text(state)
+        count = None if text is None else self.vocabulary.spelling.count(text)
+        return FAR if count is None else count
+
+    def closing_tokens(self, state: int) -> list[int]:
+        return list(self.vocabulary.spelling.tokens(self._closing_text(state) or b""))
+
+    def _closing_text(self, state: int) -> bytes | None:
+        closing = self._closing
+        if state not in closing:
+            if len(closing) >= MOST_REMEMBERED:
+                closing = self._closing = {}
+            closing[state] = self._shortest_text(state)
+        return closing[state]
+
+    def _shortest_text(self, state: int) -> bytes | None:
+        if state == DEAD:
+            return None
+        try:
+            return self.arena.shortest(state, MOST_BYTES)
+        except ConstraintTooLarge:  # the search took too long: no completion is known
+            return None

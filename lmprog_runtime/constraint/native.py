@@ -45,6 +45,7 @@ _FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
     "is_empty": (_I, (_P, _I)),
     "step": (_I, (_P, _I, _B, _I)),
     "seal": (_I, (_P, _I, _B)),
+    "shortest": (_I, (_P, _I, _B, _I)),
     "vocabulary_new": (_P, (_B, _P, _I)),
     "vocabulary_free": (None, (_P,)),
     "mask": (_I, (_P, _P, _I, _P, _I)),
@@ -189,6 +190,11 @@ class NativeArena:
 
     def seal(self, root: int, producible: bytes) -> int:
         return self.checked(self.library.seal(self.handle, root, producible))
+
+    def shortest(self, x: int, most: int) -> bytes | None:
+        text = ctypes.create_string_buffer(most)
+        length = self.checked(self.library.shortest(self.handle, x, text, most))
+        return text.raw[:length] if length <= most else None
 
 
 class NativeWalker:

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 
+from lmprog_runtime.constraint.closing import Spelling
 from lmprog_runtime.constraint.fallback.token_trie import TokenTrie
 from lmprog_runtime.constraint.lru import LruByBytes
 from lmprog_runtime.constraint.native import NativeVocabulary, load_library
@@ -64,6 +65,10 @@ class Vocabulary:
     def can_write(self, data: bytes) -> bool:
         bits = int.from_bytes(self.producible, "little")
         return all(bits >> byte & 1 for byte in data)
+
+    @cached_property
+    def spelling(self) -> Spelling:
+        return Spelling(self.token_bytes, self.encode)
 
     @cached_property
     def python_trie(self) -> TokenTrie:

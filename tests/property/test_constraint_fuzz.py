@@ -96,7 +96,7 @@ class Recipe:
         return e.concat(e.literal(b"a"), listed)
 
 
-def _vocabulary(seed: int) -> Vocabulary:
+def random_vocabulary(seed: int) -> Vocabulary:
     rng = random.Random(seed)
     tokens: list[bytes | None] = [bytes([byte]) for byte in ALPHABET]
     tokens += [bytes(rng.choices(ALPHABET, weights=[5, 3, 1], k=rng.randint(2, 16))) for _ in range(120)]
@@ -104,7 +104,7 @@ def _vocabulary(seed: int) -> Vocabulary:
     return Vocabulary([*tokens, None], eos_ids=[len(tokens)], special_ids=[])
 
 
-def _grammar(core: str, recipe: Recipe, vocabulary: Vocabulary) -> CompiledGrammar | None:
+def random_grammar(core: str, recipe: Recipe, vocabulary: Vocabulary) -> CompiledGrammar | None:
     expressions = Expressions(arena=new_arena(core, BRIEF))
     root = expressions.arena.seal(recipe.build(expressions), vocabulary.producible)
     return CompiledGrammar(expressions.arena, root, vocabulary) if root else None
@@ -128,9 +128,9 @@ def _walk(native: CompiledGrammar, python: CompiledGrammar, vocabulary: Vocabula
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32), st.integers(0, 30))
 def test_masks_of_random_expressions(seed: int, vocabulary_seed: int) -> None:
-    vocabulary = _vocabulary(vocabulary_seed)
+    vocabulary = random_vocabulary(vocabulary_seed)
     try:
-        native, python = (_grammar(core, Recipe(seed), vocabulary) for core in CORES)
+        native, python = (random_grammar(core, Recipe(seed), vocabulary) for core in CORES)
     except ConstraintTooLarge:
         return
     if native is None or python is None:

@@ -8,6 +8,7 @@
 #include <new>
 
 #include "masks.h"
+#include "shortest.h"
 #include "texts.h"
 
 using namespace lmprog;
@@ -21,6 +22,7 @@ struct Arena {
   Derivatives nodes;
   TokenTrie* vocabulary = nullptr;
   std::unique_ptr<Masks> masks;
+  std::unique_ptr<Shortest> shortest;
   std::mutex mutex;
 };
 
@@ -65,7 +67,8 @@ LMPROG_API void lmprog_arena_free(Arena* arena) { delete arena; }
 
 LMPROG_API int64_t lmprog_arena_bytes(Arena* arena) {
   std::lock_guard<std::mutex> guard(arena->mutex);
-  return static_cast<int64_t>(arena->nodes.bytes() + (arena->masks ? arena->masks->bytes() : 0));
+  return static_cast<int64_t>(arena->nodes.bytes() + (arena->masks ? arena->masks->bytes() : 0) +
+                              (arena->shortest ? arena->shortest->bytes() : 0));
 }
 
 LMPROG_API int64_t lmprog_arena_nodes(Arena* arena) {
@@ -165,6 +168,16 @@ LMPROG_API int32_t lmprog_step(Arena* arena, int32_t x, const uint8_t* data, int
 
 LMPROG_API int32_t lmprog_seal(Arena* arena, int32_t root, const uint8_t* producible) {
   return guarded(arena, [&] { return arena->nodes.seal(root, bytes_in(producible)); });
+}
+
+// A sealed state's shortest text, into `out`. Returns its length; when that is more than `capacity`, `out` is left alone.
+LMPROG_API int32_t lmprog_shortest(Arena* arena, int32_t x, uint8_t* out, int32_t capacity) {
+  return guarded(arena, [&] {
+    if (!arena->shortest) arena->shortest = std::make_unique<Shortest>(arena->nodes);
+    const int32_t length = arena->shortest->length(x);
+    if (length <= capacity) arena->shortest->write(x, out);
+    return length;
+  });
 }
 
 // ---- tokens --------------------------------------------------------------------------------------------------------

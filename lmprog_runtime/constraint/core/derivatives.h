@@ -35,6 +35,8 @@ class Derivatives : public Nodes {
   bool is_sealed() const { return is_sealed_; }
   const ByteSet& producible() const { return producible_; }
   Id definition(Id reference) const;
+  Id expand(Id x);  // the choice that a member list stands for
+  uint8_t byte_class(uint8_t byte) const { return classes_[byte]; }
   size_t bytes() const override;
   void restart_clock() {
     if (is_sealed_) start_clock(limits_.walk_seconds);
@@ -57,7 +59,6 @@ class Derivatives : public Nodes {
   Id derive_all(Id x, uint8_t byte, bool raw);
   Id derive_alt(Id x, uint8_t byte, bool raw);
   ByteSet compute_first(Id x);
-  Id expand(Id x);
   Id expand_members(Id x);
   bool needs_check(Id x) const { return kind(x) == Kind::all || kind(x) == Kind::complement; }
   bool is_alive(Id x);

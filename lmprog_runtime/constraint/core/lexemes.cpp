@@ -38,12 +38,12 @@ std::shared_ptr<const LexemeSet> Masks::whole_lexeme_set(Id inner) {
   const PreorderTrie& trie = vocabulary_.trie;
   Bits inside(vocabulary_.words, 0);
   Exits exits;
-  walk(trie, 0, static_cast<int32_t>(trie.size()), inner, [&](int32_t node, Id after) {
-    for (int32_t i = trie.token_begin(node); i < trie.token_end[node]; i++) {
-      inside[trie.tokens[i] >> 6] |= 1ull << (trie.tokens[i] & 63);
-    }
-    if (trie.nodes[node].skip > node + 1 && nodes_.nullable(after)) exits.push_back(node);
-  });
+  walk_vocabulary<true>(
+      inner,
+      [&](int32_t from, int32_t to) {
+        for (int32_t i = from; i < to; i++) inside[trie.tokens[i] >> 6] |= 1ull << (trie.tokens[i] & 63);
+      },
+      [&](int32_t node) { exits.push_back(node); });
   auto set = std::make_shared<LexemeSet>();
   set->exits = exit_trie(exits);
   if (!set->exits) return nullptr;

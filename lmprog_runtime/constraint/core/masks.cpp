@@ -86,9 +86,11 @@ Mask Masks::direct(Id state) {
     }
   }
   if (!others.empty()) {
-    const PreorderTrie& trie = vocabulary_.trie;
-    walk(trie, 0, static_cast<int32_t>(trie.size()), nodes_.alternate(others),
-         [&](int32_t node, Id) { append_tokens(trie, node, mask.with); });
+    const std::vector<int32_t>& tokens = vocabulary_.trie.tokens;
+    walk_vocabulary<false>(
+        nodes_.alternate(others),
+        [&](int32_t from, int32_t to) { mask.with.insert(mask.with.end(), tokens.begin() + from, tokens.begin() + to); },
+        [](int32_t) {});
   }
   return mask;
 }
@@ -168,6 +170,43 @@ void Masks::drop_lost_exits(const LexemeSet& set, Id part, std::vector<int32_t>&
     return std::binary_search(doubtful.begin(), doubtful.end(), token) && advance(part, token) == EMPTY;
   };
   tokens.erase(std::remove_if(tokens.begin(), tokens.end(), is_wrong), tokens.end());
+}
+
+// ---- states that come back to themselves ---------------------------------------------------------------------------
+
+uint64_t Masks::find_loops(Id state) {
+  auto found = loops_.find(state);
+  if (found == loops_.end()) found = loops_.emplace(state, compute_loops(state)).first;
+  recent_loops_[state % RECENT] = {state, found->second};
+  return found->second;
+}
+
+uint64_t Masks::compute_loops(Id state) {
+  if (nodes_.next_state(state, 'e') != state && nodes_.next_state(state, '0') != state) return 0;  // most states
+  uint64_t found = loops_characters(state) ? CHARACTERS : 0;
+  for (int byte = 0; byte < 0x80; byte++) found |= byte_group(static_cast<uint8_t>(byte));
+  for (int byte = 0; byte < 0x80; byte++) {
+    if (nodes_.next_state(state, static_cast<uint8_t>(byte)) != state) found &= ~byte_group(static_cast<uint8_t>(byte));
+  }
+  return found;
+}
+
+// Whether every character of several bytes leads back to the state.
+bool Masks::loops_characters(Id state) {
+  constexpr size_t MOST_PLACES = 40;
+  std::vector<std::pair<int, Id>> places{{0, state}};  // inside a character
+  for (size_t i = 0; i < places.size() && places.size() < MOST_PLACES; i++) {
+    const auto [place, from] = places[i];
+    for (int byte = 0x80; byte < 0x100; byte++) {
+      const int next = next_in_character(place, static_cast<uint8_t>(byte));
+      if (next < 0) continue;
+      const Id after = nodes_.next_state(from, static_cast<uint8_t>(byte));
+      if (after == EMPTY || (next == 0 && after != state)) return false;
+      const std::pair<int, Id> reached{next, after};
+      if (next && std::find(places.begin(), places.end(), reached) == places.end()) places.push_back(reached);
+    }
+  }
+  return places.size() < MOST_PLACES;
 }
 
 // ---- a state compared with one that has fewer demands --------------------------------------------------------------

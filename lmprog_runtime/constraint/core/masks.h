@@ -64,10 +64,22 @@ class Masks {
   // Every node of `trie` in [from, to) whose bytes the state allows: visit(node, state behind it).
   template <class Visit>
   void walk(const PreorderTrie& trie, int32_t from, int32_t to, Id state, Visit visit);
+  // The same for the whole vocabulary: add_tokens(first, behind the last) for runs of the trie's tokens, add_exit(node) where
+  // a text may end and tokens go on. What leads a state back to itself is not looked at.
+  template <bool with_exits, class AddTokens, class AddExit>
+  void walk_vocabulary(Id state, AddTokens add_tokens, AddExit add_exit);
   // Both at once, leaving out what cannot differ: visit(node, x, y).
   template <class Visit>
   void walk_both(Id x, Id y, Visit visit);
   void append_tokens(const PreorderTrie& trie, int32_t node, std::vector<int32_t>& out) const;
+  // Byte groups (trie.h) that lead a state back to itself.
+  uint64_t loops(Id state) {
+    const Loops& recent = recent_loops_[state % RECENT];
+    return state == recent.state ? recent.groups : find_loops(state);
+  }
+  uint64_t find_loops(Id state);
+  uint64_t compute_loops(Id state);
+  bool loops_characters(Id state);
   bool spans(Id state, const uint8_t* data, int32_t length);
   int only_byte(Id state);
 
@@ -78,6 +90,13 @@ class Masks {
   std::unordered_map<Id, std::shared_ptr<const LexemeSet>> lexemes_;
   std::unordered_map<Id, Id> relaxed_;
   std::unordered_map<uint64_t, int> equal_heights_;
+  std::unordered_map<Id, uint64_t> loops_;
+  struct Loops {
+    Id state = EMPTY;
+    uint64_t groups = 0;
+  };
+  static constexpr size_t RECENT = 64;
+  std::array<Loops, RECENT> recent_loops_;
   std::vector<Id> stack_, other_stack_;
   size_t bytes_ = 0;
 };

@@ -87,6 +87,8 @@ class Nodes {
   size_t size() const { return nodes_.size(); }
   Id everything() const { return everything_; }
   const MemberList& member_list(Id x) const { return member_lists_[nodes_[x].a]; }
+  bool is_seen(const MemberList& list, int32_t seen, size_t index) const;
+  const std::vector<Id>& definitions() const { return definitions_; }
 
   Id byte_set(const ByteSet& set);
   Id byte(uint8_t value);
@@ -107,7 +109,6 @@ class Nodes {
   virtual size_t bytes() const;
 
  protected:
-  bool is_seen(const MemberList& list, int32_t seen, size_t index) const;
   int32_t with_seen(const MemberList& list, int32_t seen, size_t index);
   void split_classes(const ByteSet& set);
   virtual void forget_transitions() {}

@@ -5,6 +5,40 @@
 
 namespace lmprog {
 
+uint64_t byte_group(uint8_t byte) {
+  if (byte >= 'a' && byte <= 'z') return 1ull << (byte - 'a');
+  if (byte >= 'A' && byte <= 'Z') return 1ull << (26 + byte - 'A');
+  if (byte >= '0' && byte <= '9') return 1ull << 52;
+  if (byte < ' ' || byte == 0x7F) return 1ull << 53;
+  constexpr char ALONE[] = {' ', '"', '\\', '-', '_', '.'};
+  for (size_t i = 0; i < sizeof(ALONE); i++) {
+    if (byte == ALONE[i]) return 1ull << (54 + i);
+  }
+  return 1ull << 61;
+}
+
+int next_in_character(int place, uint8_t byte) {
+  const bool follows = byte >= 0x80 && byte < 0xC0;
+  switch (place) {
+    case 0:
+      if (byte < 0x80) return 0;
+      if (byte < 0xC2 || byte > 0xF4) return -1;
+      if (byte < 0xE0) return 1;
+      if (byte < 0xF0) return byte == 0xE0 ? 4 : byte == 0xED ? 5 : 2;
+      return byte == 0xF0 ? 6 : byte == 0xF4 ? 7 : 3;
+    case 4:  // no longer spelling than needed
+      return follows && byte >= 0xA0 ? 1 : -1;
+    case 5:  // no surrogates
+      return follows && byte < 0xA0 ? 1 : -1;
+    case 6:
+      return follows && byte >= 0x90 ? 2 : -1;
+    case 7:  // nothing beyond U+10FFFF
+      return follows && byte < 0x90 ? 2 : -1;
+    default:
+      return follows ? place - 1 : -1;
+  }
+}
+
 PreorderTrie PreorderTrie::build(const std::vector<std::pair<std::string, int32_t>>& sorted) {
   PreorderTrie trie;
   const std::string* previous = nullptr;
@@ -50,6 +84,26 @@ TokenTrie::TokenTrie(const uint8_t* data, const int32_t* token_offsets, int32_t 
     for (int32_t child = i + 1; child < trie.nodes[i].skip; child = trie.nodes[child].skip) {
       height[i] = std::max<uint16_t>(height[i], static_cast<uint16_t>(height[child] + 1));
     }
+  }
+  find_groups();
+}
+
+void TokenTrie::find_groups() {
+  const int32_t count = static_cast<int32_t>(trie.size());
+  std::vector<int> places(max_length + 1, 0), place_of(count);  // by depth; by node
+  for (int32_t i = 0; i < count; i++) {
+    const int before = places[trie.nodes[i].depth - 1];
+    place_of[i] = places[trie.nodes[i].depth] = before < 0 ? -1 : next_in_character(before, trie.nodes[i].byte);
+  }
+  below.assign(count, 0);
+  for (int32_t i = count - 1; i >= 0; i--) {
+    for (int32_t child = i + 1; child < trie.nodes[i].skip; child = trie.nodes[child].skip) {
+      const uint8_t byte = trie.nodes[child].byte;
+      below[i] |= below[child] | (place_of[child] < 0 ? FRAGMENTS : byte < 0x80 ? byte_group(byte) : CHARACTERS);
+    }
+  }
+  for (int32_t i = 0; i < count; i++) {
+    if (place_of[i] != 0) below[i] |= FRAGMENTS;
   }
 }
 

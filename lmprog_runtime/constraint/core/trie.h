@@ -13,6 +13,13 @@ namespace lmprog {
 
 using Bits = std::vector<uint64_t>;  // one bit per token id
 
+// Bytes that masks tell apart when they ask whether a text leads a state back to itself; a group is a bit.
+constexpr uint64_t CHARACTERS = 1ull << 62;  // of several bytes, from their first to their last
+constexpr uint64_t FRAGMENTS = 1ull << 63;   // bytes that are no character
+uint64_t byte_group(uint8_t byte);           // of an ASCII character
+// The place in a character behind one more byte: 0 between characters, -1 where there can be no such character.
+int next_in_character(int place, uint8_t byte);
+
 // A trie in preorder. A node's subtree is [node, skip[node]).
 struct PreorderTrie {
   struct Node {
@@ -47,6 +54,7 @@ class TokenTrie {
 
   PreorderTrie trie;
   std::vector<uint16_t> height;  // of the subtree below a node
+  std::vector<uint64_t> below;   // byte groups in that subtree; FRAGMENTS too where the node ends inside a character
   int32_t token_count;
   size_t words;    // of a Bits
   int max_length;  // of a token
@@ -57,6 +65,8 @@ class TokenTrie {
   void keep_lexeme(const ContentHash& key, std::shared_ptr<const LexemeSet> set);
 
  private:
+  void find_groups();
+
   static constexpr size_t MOST_LEXEME_BYTES = 128 << 20;
   std::mutex mutex_;
   std::list<std::pair<ContentHash, std::shared_ptr<const LexemeSet>>> recent_;  // front: last used

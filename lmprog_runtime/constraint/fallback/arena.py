@@ -9,6 +9,7 @@ from typing import ParamSpec, TypeVar
 from lmprog_runtime.constraint.fallback import texts
 from lmprog_runtime.constraint.fallback.nodes import MemberList
 from lmprog_runtime.constraint.fallback.sealing import Sealing
+from lmprog_runtime.constraint.fallback.shortest import Shortest
 from lmprog_runtime.constraint.limits import LimitReached, Limits, refuse
 
 SLOWER = 5
@@ -26,6 +27,7 @@ class PythonArena:
             compile_seconds=SLOWER * limits.compile_seconds, walk_seconds=SLOWER * limits.walk_seconds
         )
         self.nodes = Sealing(self.limits)
+        self._shortest: Shortest | None = None
         self._lock = threading.RLock()
 
     def guarded(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -113,3 +115,11 @@ class PythonArena:
     def seal(self, root: int, producible: bytes) -> int:
         """`producible`: 32 bytes, bit b%8 of byte b//8 is set when the vocabulary can write byte b."""
         return self.guarded(self.nodes.seal, root, int.from_bytes(producible, "little"))
+
+    def shortest(self, x: int, most: int) -> bytes | None:
+        return self.guarded(self._shortest_text, x, most)
+
+    def _shortest_text(self, x: int, most: int) -> bytes | None:
+        if self._shortest is None:
+            self._shortest = Shortest(self.nodes)
+        return self._shortest.text(x) if self._shortest.length(x) <= most else None

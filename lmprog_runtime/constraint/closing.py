@@ -1,0 +1,75 @@
+"""How to end within a budget: a text in the fewest tokens that spell it.
+
+The fewest, not the canonical ones, since behind the first token the rest then takes exactly one token less; a tokenizer
+may encode the end of a text in more tokens than the text. The canonical tokens are taken where they are as few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+MOST_BYTES = 4_096
+"""Of a completion; a state that is further from its end has none."""
+
+_MOST_REMEMBERED = 20_000
+
+
+class Spelling:
+    """Of one vocabulary. Remembers ends of texts: those of one generation's completions are mostly the same."""
+
+    def __init__(self, token_bytes: Sequence[bytes], encode: Callable[[str], list[int]] | None) -> None:
+        self._token_bytes, self._encode = token_bytes, encode
+        self._ids = {data: i for i, data in enumerate(token_bytes) if data}
+        self._lengths = sorted({len(data) for data in self._ids})
+        self._known: dict[
+            bytes, tuple[int, int]
+        ] = {}  # tokens of a text, length of the first; (-1, 0): cannot be spelled
+
+    def count(self, text: bytes) -> int | None:
+        """How many tokens spell the text; None when none do."""
+        if len(self._known) > _MOST_REMEMBERED:
+            self._known = {}
+        known = self._known
+        known[b""] = (0, 0)
+        for at in range(len(text) - 1, -1, -1):
+            rest = text[at:]
+            if rest not in known:
+                known[rest] = self._best(rest, known)
+        count = known[text][0]
+        return None if count < 0 else count
+
+    def _best(self, text: bytes, known: dict[bytes, tuple[int, int]]) -> tuple[int, int]:
+        """Of the splits with the fewest tokens, the one with the longest first token."""
+        best = (-1, 0)
+        for length in self._lengths:
+            if length > len(text):
+                break
+            after = known[text[length:]][0]
+            if after >= 0 and (best[0] < 0 or after + 1 <= best[0]) and text[:length] in self._ids:
+                best = (after + 1, length)
+        return best
+
+    def tokens(self, text: bytes) -> Sequence[int]:
+        """Ids that spell the text; [] when none do."""
+        count = self.count(text)
+        if not count:
+            return []
+        return self._canonical(text, count) or self._fewest(text)
+
+    def _canonical(self, text: bytes, count: int) -> list[int]:
+        if self._encode is None:
+            return []
+        try:
+            ids = self._encode(text.decode())
+        except UnicodeDecodeError:
+            return []  # begins inside a character
+        spelled = b"".join(self._token_bytes[i] for i in ids)
+        return ids if len(ids) == count and spelled == text else []
+
+    def _fewest(self, text: bytes) -> list[int]:
+        found = []
+        while text:
+            length = self._best(text, self._known)[1]
+            found.append(self._ids[text[:length]])
+            text = text[length:]
+        return found
