@@ -73,6 +73,38 @@ struct LmkStep {
     float* logits;         // [num_outputs, vocab_size]
 };
 
+// How to choose the next token of one row, and what was chosen. See lmprog_runtime's sampler for the definitions.
+struct LmkSampleRow {
+    const uint32_t* mask;      // [mask_words] bit t % 32 of word t / 32: token t is allowed; null: all are
+    const int32_t* bias_ids;   // [num_biases]
+    const float* biases;       // [num_biases]
+    const int32_t* seen_ids;   // [num_seen] each once: tokens under the repetition penalty
+    const int32_t* count_ids;  // [num_counts] each once: tokens under the frequency and presence penalties
+    const float* counts;       // [num_counts]
+    int32_t* top_ids;          // [num_top], written
+    float* top_logprobs;       // [num_top], written
+    double top_p, min_p;       // 1 and 0: no limit
+    double uniform;            // of [0, 1), if temperature > 0
+    int32_t mask_words, num_biases, num_seen, num_counts;
+    int32_t num_top;  // at most the vocabulary
+    int32_t top_k;    // 0 or less: no limit
+    int32_t wants_logprob;
+    float repetition, frequency, presence, temperature;
+    int32_t token;      // written; -1: no allowed token has a finite logit, or one is not a number
+    int32_t found_top;  // written if wants_logprob: how many of num_top have a finite logit
+    float logprob;      // written if wants_logprob
+};
+
+// Log-probabilities of one token per row, and of the likeliest ones.
+struct LmkScoreRow {
+    const float* logits;
+    int32_t* top_ids;     // [num_top], written
+    float* top_logprobs;  // [num_top], written
+    int32_t token, num_top;
+    int32_t found_top;  // written
+    float logprob;      // written
+};
+
 // Attention alone, for tests and measurements: queries [rows, heads, head_size] float32, out the same.
 struct LmkAttention {
     int32_t num_rows, num_heads, num_kv_heads, head_size;

@@ -38,6 +38,8 @@ _ARGUMENTS = {
         ctypes.c_int,
         (structs.Pointer, ctypes.POINTER(structs.Step), structs.I32, structs.Pointer),
     ),
+    "lmk_sample": (ctypes.c_int, (structs.Pointer, structs.Pointer, structs.I32, structs.I32, structs.I32)),
+    "lmk_score_tokens": (ctypes.c_int, (structs.Pointer, structs.I32, structs.I32, structs.I32)),
 }
 
 

@@ -22,6 +22,9 @@ inline Floats mul(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
 inline Floats fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
 inline Floats max(Floats a, Floats b) { return _mm256_max_ps(a, b); }
 inline Floats min(Floats a, Floats b) { return _mm256_min_ps(a, b); }
+inline Floats div(Floats a, Floats b) { return _mm256_div_ps(a, b); }
+// Bit i: lane i is not a number.
+inline uint32_t nans(Floats a) { return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, a, _CMP_UNORD_Q))); }
 // 1 / a, relative error under 3e-7; a must be finite.
 inline Floats reciprocal(Floats a) {
     const Floats r = _mm256_rcp_ps(a);
@@ -39,6 +42,20 @@ inline float maximum(Floats a) {
     x = _mm_max_ps(x, _mm_movehl_ps(x, x));
     return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
 }
+
+// A sum of many floats in double precision.
+struct DoubleSum {
+    __m256d low = _mm256_setzero_pd(), high = _mm256_setzero_pd();
+    LMK_INLINE void add(Floats x) {
+        low = _mm256_add_pd(low, _mm256_cvtps_pd(_mm256_castps256_ps128(x)));
+        high = _mm256_add_pd(high, _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1)));
+    }
+    double total() const {
+        const __m256d s = _mm256_add_pd(low, high);
+        const __m128d half = _mm_add_pd(_mm256_castpd256_pd128(s), _mm256_extractf128_pd(s, 1));
+        return _mm_cvtsd_f64(_mm_add_sd(half, _mm_unpackhi_pd(half, half)));
+    }
+};
 
 // Lane i of a where bit i of mask is set, else of b.
 inline Floats choose(uint32_t mask, Floats a, Floats b) {

@@ -22,6 +22,9 @@ inline Floats mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
 inline Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
 inline Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
 inline Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
+inline Floats div(Floats a, Floats b) { return _mm512_div_ps(a, b); }
+// Bit i: lane i is not a number.
+inline uint32_t nans(Floats a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q); }
 // 1 / a, relative error under 2e-7; a must be finite.
 inline Floats reciprocal(Floats a) {
     const Floats r = _mm512_rcp14_ps(a);
@@ -30,6 +33,16 @@ inline Floats reciprocal(Floats a) {
 inline Floats absolute(Floats a) { return _mm512_abs_ps(a); }
 inline float sum(Floats a) { return _mm512_reduce_add_ps(a); }
 inline float maximum(Floats a) { return _mm512_reduce_max_ps(a); }
+
+// A sum of many floats in double precision.
+struct DoubleSum {
+    __m512d low = _mm512_setzero_pd(), high = _mm512_setzero_pd();
+    LMK_INLINE void add(Floats x) {
+        low = _mm512_add_pd(low, _mm512_cvtps_pd(_mm512_castps512_ps256(x)));
+        high = _mm512_add_pd(high, _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1)));
+    }
+    double total() const { return _mm512_reduce_add_pd(_mm512_add_pd(low, high)); }
+};
 
 // Lane i of a where bit i of mask is set, else of b.
 inline Floats choose(uint32_t mask, Floats a, Floats b) {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 
-I32, I64, F32, Pointer = ctypes.c_int32, ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
+I32, I64, Pointer = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
+F32, F64 = ctypes.c_float, ctypes.c_double
 
 FORMATS = {"float32": 0, "bfloat16": 1, "int8": 2, "int4": 3}
 GATES = {"silu": 0, "gelu_tanh": 1, "gelu": 2}
@@ -111,4 +112,46 @@ class Attention(ctypes.Structure):
         ("key_slots", Pointer),
         ("items", Pointer),
         ("out", Pointer),
+    )
+
+
+class SampleRow(ctypes.Structure):
+    _fields_ = (
+        ("mask", Pointer),
+        ("bias_ids", Pointer),
+        ("biases", Pointer),
+        ("seen_ids", Pointer),
+        ("count_ids", Pointer),
+        ("counts", Pointer),
+        ("top_ids", Pointer),
+        ("top_logprobs", Pointer),
+        ("top_p", F64),
+        ("min_p", F64),
+        ("uniform", F64),
+        ("mask_words", I32),
+        ("num_biases", I32),
+        ("num_seen", I32),
+        ("num_counts", I32),
+        ("num_top", I32),
+        ("top_k", I32),
+        ("wants_logprob", I32),
+        ("repetition", F32),
+        ("frequency", F32),
+        ("presence", F32),
+        ("temperature", F32),
+        ("token", I32),
+        ("found_top", I32),
+        ("logprob", F32),
+    )
+
+
+class ScoreRow(ctypes.Structure):
+    _fields_ = (
+        ("logits", Pointer),
+        ("top_ids", Pointer),
+        ("top_logprobs", Pointer),
+        ("token", I32),
+        ("num_top", I32),
+        ("found_top", I32),
+        ("logprob", F32),
     )
