@@ -13,7 +13,8 @@ from lmprog_runtime.server.common import new_id, now, sample_seed, token_text, u
 from lmprog_runtime.server.prompts import chat_ids, opens_reasoning
 from lmprog_runtime.server.protocol import ChatRequest
 from lmprog_runtime.server.session import Session
-from lmprog_runtime.server.splitting import Piece, Splitter
+from lmprog_runtime.server.splitting import Markers, Piece, Splitter
+from lmprog_runtime.server.tool_formats import format_of
 from lmprog_runtime.server.tools import ToolPlan, tool_plan
 
 
@@ -23,7 +24,7 @@ class ChatCall:
     def __init__(self, session: Session, request: ChatRequest) -> None:
         self.session, self.runtime, self.request = session, session.runtime, request
         self.id, self.created = new_id("chatcmpl"), now()
-        self.plan: ToolPlan = tool_plan(request)
+        self.plan: ToolPlan = tool_plan(request, format_of(self.runtime.files.chat_template))
         self._starts_in_reasoning = False
         self._check()
 
@@ -73,10 +74,16 @@ class ChatCall:
         """Cuts one sample's text into content, reasoning and calls."""
         return Splitter(self.plan, reasoning=self.request.separate_reasoning, starts_inside=self._starts_in_reasoning)
 
-    def _choice(self, index: int, result: Completion) -> dict[str, Any]:
+    def pieces(self, result: Completion) -> list[Piece]:
+        """A whole answer in pieces."""
         splitter = self.splitter()
-        pieces = [*splitter.push(result.text), *splitter.end()]
-        message = _message(pieces)
+        return [*splitter.push(self.markers().push(result.text, result.token_ids)), *splitter.end()]
+
+    def markers(self) -> Markers:
+        return Markers(self.runtime.tokenizer)
+
+    def _choice(self, index: int, result: Completion) -> dict[str, Any]:
+        message = _message(self.pieces(result))
         return {
             "index": index,
             "message": message,
@@ -87,7 +94,7 @@ class ChatCall:
 
     async def stream(self) -> AsyncGenerator[dict[str, Any], None]:
         requests = await self.requests()
-        splitters = [self.splitter() for _ in requests]
+        splitters, markers = [self.splitter() for _ in requests], [self.markers() for _ in requests]
         results: dict[int, Completion] = {}
         started: set[int] = set()
         async with self.session.start(requests) as runs:
@@ -96,7 +103,9 @@ class ChatCall:
                     started.add(index)
                     yield self._chunk(index, {"role": "assistant", "content": ""})
                 if isinstance(event, Delta):
-                    for chunk in self._delta_chunks(index, splitters[index].push(event.text), event):
+                    for chunk in self._delta_chunks(
+                        index, splitters[index].push(markers[index].push(event.text, event.token_ids)), event
+                    ):
                         yield chunk
                 elif isinstance(event, Completion):
                     results[index] = event

@@ -10,7 +10,7 @@ from typing import Any
 from lmprog_runtime.errors import PromptTooLong, RequestRefused
 from lmprog_runtime.runtime import LocalRuntime
 from lmprog_runtime.server.protocol import Message, Prompt, Tool
-from lmprog_runtime.server.tools import in_plain_turns, with_tool_text
+from lmprog_runtime.server.tools import in_plain_turns, with_parsed_arguments, with_tool_text
 
 MOST_CHARACTERS_PER_TOKEN = 64
 """A prompt with more characters per token of the context cannot fit; refused before encoding."""
@@ -64,6 +64,8 @@ def chat_ids(
     if not runtime.chat.takes_tools:
         plain = [in_plain_turns(message) for message in plain]
         plain, shown = with_tool_text(plain, tools or ()), None
+    else:
+        plain = [with_parsed_arguments(message) for message in plain]
     return runtime.chat.render(
         plain,
         add_generation_prompt=add_generation_prompt and not continue_final_message,

@@ -26,9 +26,8 @@ class ResponseCall:
 
     async def answer(self) -> dict[str, Any]:
         (result,) = await self.session.run(await self._chat.requests())
-        splitter = self._chat.splitter()
         output = _Output()
-        for piece in [*splitter.push(result.text), *splitter.end()]:
+        for piece in self._chat.pieces(result):
             list(output.push(piece))
         list(output.end())
         return self._response(output.items, result)
@@ -41,7 +40,7 @@ class ResponseCall:
 
     async def _events(self) -> AsyncGenerator[dict[str, Any], None]:
         requests = await self._chat.requests()
-        splitter, output = self._chat.splitter(), _Output()
+        splitter, markers, output = self._chat.splitter(), self._chat.markers(), _Output()
         has_begun = False
         async with self.session.start(requests) as runs:
             async for _, event in runs.events():
@@ -49,7 +48,10 @@ class ResponseCall:
                     has_begun = True
                     yield {"type": "response.created", "response": self._response([], None)}
                     yield {"type": "response.in_progress", "response": self._response([], None)}
-                pieces = splitter.push(event.text) if isinstance(event, Delta) else splitter.end()
+                if isinstance(event, Delta):
+                    pieces = splitter.push(markers.push(event.text, event.token_ids))
+                else:
+                    pieces = splitter.end()
                 for change in itertools.chain.from_iterable(output.push(piece) for piece in pieces):
                     yield change
                 if isinstance(event, Completion):

@@ -121,6 +121,7 @@ class ResponsesRequest(Labels):
             seed=self.seed,
             tools=[_tool(tool) for tool in self.tools] if self.tools else None,
             tool_choice=self._choice(),
+            parallel_tool_calls=self.parallel_tool_calls if self.tools else None,
             response_format=text_format.response_format() if text_format else None,
             cache_salt=self.cache_salt,
             priority=self.priority,

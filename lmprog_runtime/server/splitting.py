@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import re
-import uuid
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from lmprog_runtime.server.tools import CALL_CLOSE, CALL_OPEN, ToolPlan
+from lmprog_runtime.model.tokenizer import Tokenizer
+from lmprog_runtime.server.common import TextOffsets
+from lmprog_runtime.server.tool_formats import MARKERS, Begin, Part, Reader
+from lmprog_runtime.server.tools import ToolPlan
 from lmprog_runtime.stops import StopMatcher
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
-_ENVELOPE = re.compile(r'\{"name": ?"((?:[^"\\]|\\.)*)", ?"arguments": ?')
+_BARE_CALL = '{"name":'
 
 
 class Piece(NamedTuple):
@@ -35,25 +36,46 @@ class Piece(NamedTuple):
         return {"tool_calls": [call]}
 
 
+class Markers:
+    """Puts the names of control tokens that mark calls back into the text, which is decoded without them."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._names = {tokenizer.special_names[name]: name for name in MARKERS if name in tokenizer.special_names}
+        self._offsets = TextOffsets(tokenizer)
+        self._length = 0
+
+    def push(self, text: str, token_ids: Sequence[int]) -> str:
+        """`text` is what these tokens, and those before that were held back, have come to."""
+        start, self._length = self._length, self._length + len(text)
+        for at, token_id in reversed(list(zip(self._offsets.push(token_ids), token_ids, strict=True))):
+            if token_id in self._names:
+                cut = min(max(at - start, 0), len(text))
+                text = text[:cut] + self._names[token_id] + text[cut:]
+        return text
+
+
 class Splitter:
     """Push text in, get pieces out. What could still become a tag is held back; `end` gives what is left."""
 
     def __init__(self, plan: ToolPlan, *, reasoning: bool, starts_inside: bool = False) -> None:
-        self._is_one_call = plan.constraint is not None
-        self._tags = ([THINK_OPEN] if reasoning else []) + ([CALL_OPEN] if plan.may_call else [])
+        self._plan, self._format = plan, plan.format
+        self._tags = ([THINK_OPEN] if reasoning else []) + ([self._format.opening] if plan.may_call else [])
         self._inside = THINK_OPEN if starts_inside else ""  # the opening tag that we are in
         self._matcher = StopMatcher([THINK_CLOSE] if starts_inside else self._tags)
-        self._buffer = ""
+        self._reader: Reader | None = None
+        self._start: str | None = "" if plan.may_call and self._format.is_bare else None  # may become a bare call
+        self._raw = ""  # what the reader was given
         self._calls = 0
+        self._calls_before = 0  # when the reader began
         self._call_id = ""
+        if plan.constraint is not None:
+            self._begin_call("")
 
     @property
     def has_calls(self) -> bool:
         return self._calls > 0
 
     def push(self, text: str) -> list[Piece]:
-        if self._is_one_call:
-            return self._push_envelope(text)
         pieces: list[Piece] = []
         tag: str | None = ""
         while tag is not None:
@@ -63,67 +85,74 @@ class Splitter:
                 pieces += self._turn(tag)
         return pieces
 
+    def end(self) -> list[Piece]:
+        """What was held back, now that no more text comes."""
+        pieces = self._show(self._matcher.flush())
+        if self._start:
+            pieces.append(Piece("content", self._start))
+        return pieces + (self._close_call("") if self._reader is not None else [])
+
     def _turn(self, tag: str) -> list[Piece]:
         """Go into or out of a tag."""
-        closes = {THINK_OPEN: THINK_CLOSE, CALL_OPEN: CALL_CLOSE}
-        if tag in closes:
-            self._inside, self._matcher = tag, StopMatcher([closes[tag]])
-            return []
-        pieces = self._close_call() if self._inside == CALL_OPEN else []
+        pieces: list[Piece] = []
+        if self._start:
+            pieces, self._start = [Piece("content", self._start)], ""
+        if tag == THINK_OPEN:
+            self._inside, self._matcher = tag, StopMatcher([THINK_CLOSE])
+            return pieces
+        if tag == self._format.opening and self._reader is None and self._plan.may_call:
+            self._begin_call(tag)
+            return pieces
+        pieces += self._close_call(tag) if self._reader is not None else []
         self._inside, self._matcher = "", StopMatcher(self._tags)
         return pieces
 
     def _show(self, text: str) -> list[Piece]:
         if not text:
             return []
-        if self._inside == CALL_OPEN:
-            self._buffer += text
-            return []
-        return [Piece("reasoning" if self._inside else "content", text)]
-
-    def _close_call(self) -> list[Piece]:
-        """The buffered call, or its text as content when it is not a call after all."""
-        text, self._buffer = self._buffer, ""
-        try:
-            call = json.loads(text)
-            name, given = str(call["name"]), call.get("arguments", call.get("parameters", {}))
-            arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return [Piece("content", f"{CALL_OPEN}{text}{CALL_CLOSE}")]
-        self._calls += 1
-        return [Piece("call", arguments, self._calls - 1, _call_id(), name, is_first=True)]
-
-    def _push_envelope(self, text: str) -> list[Piece]:
-        """A constrained call: the name once it is whole, then the arguments as they come, without the last brace."""
-        self._buffer += text
-        pieces: list[Piece] = []
-        if not self._calls:
-            match = _ENVELOPE.match(self._buffer)
-            if match is None:
-                return []
-            self._calls, self._call_id = 1, _call_id()
-            self._buffer = self._buffer[match.end() :]
-            pieces.append(Piece("call", "", 0, self._call_id, json.loads(f'"{match[1]}"'), is_first=True))
-        if len(self._buffer) > 1:
-            pieces.append(Piece("call", self._buffer[:-1], 0, self._call_id))
-            self._buffer = self._buffer[-1:]
-        return pieces
-
-    def end(self) -> list[Piece]:
-        """What was held back, now that no more text comes."""
-        if self._is_one_call:
-            left, self._buffer = self._buffer, ""
-            return [] if left == "}" or not left else [self._cut_call(left)]
-        held = self._matcher.flush()
-        if self._inside == CALL_OPEN:
-            text, self._buffer = CALL_OPEN + self._buffer + held, ""
+        if self._reader is not None:
+            self._raw += text
+            return self._pieces(self._reader.push(text))
+        if self._inside:
+            return [Piece("reasoning", text)]
+        if self._start is None:
             return [Piece("content", text)]
-        return self._show(held)
+        return self._show_start(text)
 
-    def _cut_call(self, left: str) -> Piece:
-        """A call that max_tokens cut: its arguments so far, or its text when not even the name is there."""
-        return Piece("call", left, 0, self._call_id) if self._calls else Piece("content", left)
+    def _show_start(self, text: str) -> list[Piece]:
+        """The first of the content, held back while it may be the beginning of a call without an opening."""
+        text, self._start = (self._start or "") + text, None
+        begins = "".join(text.split())[: len(_BARE_CALL)]
+        if begins == _BARE_CALL:
+            self._begin_call("")
+            return self._show(text)
+        if _BARE_CALL.startswith(begins):
+            self._start = text
+            return []
+        return [Piece("content", text)]
 
+    # -- calls ----------------------------------------------------------------------------------------------------
 
-def _call_id() -> str:
-    return f"call_{uuid.uuid4().hex[:24]}"
+    def _begin_call(self, opening: str) -> None:
+        self._reader, self._raw, self._start = self._format.reader(self._plan.schemas), opening, None
+        self._calls_before = self._calls
+        closing = self._format.closing if self._plan.constraint is None else None
+        self._matcher = StopMatcher([closing] if closing else [])
+
+    def _close_call(self, closing: str) -> list[Piece]:
+        assert self._reader is not None
+        parts, self._reader = self._reader.end(), None
+        if parts is None and self._calls == self._calls_before:  # it is no call after all
+            return [Piece("content", self._raw + closing)] if self._raw + closing else []
+        return self._pieces(parts or [])
+
+    def _pieces(self, parts: Iterable[Part]) -> list[Piece]:
+        pieces = []
+        for part in parts:
+            if isinstance(part, Begin):
+                self._calls += 1
+                self._call_id = self._format.new_id()
+                pieces.append(Piece("call", "", self._calls - 1, self._call_id, part.name, is_first=True))
+            else:
+                pieces.append(Piece("call", part, self._calls - 1, self._call_id))
+        return [piece for piece in pieces if piece.call_index == 0 or not self._plan.only_one]

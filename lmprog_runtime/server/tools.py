@@ -1,29 +1,36 @@
 """Tools of a chat request: what the model is shown, and what its answer must match.
 
 A required call is constrained to the envelope `{"name":...,"arguments":{...}}` of one of the tools, so its arguments
-always satisfy their schema. With tool_choice "auto" the model may answer in text or in `<tool_call>{...}</tool_call>`.
+always satisfy their schema; with `parallel_tool_calls` to a list of them. With tool_choice "auto" the model may answer
+in text, or with calls in its own format (`tool_formats`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lmprog_runtime.errors import RequestRefused
 from lmprog_runtime.request import Constraint
 from lmprog_runtime.server.protocol import ChatRequest, NamedTool, Tool
+from lmprog_runtime.server.tool_formats import CALL_CLOSE, CALL_OPEN, HERMES, Schemas, ToolFormat
 
-CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
+MOST_CALLS = 16
+"""Of a required list of calls: a model that cannot stop would fill the context."""
 
 
 class ToolPlan(NamedTuple):
     is_shown: bool = False  # the tools are part of the prompt
-    may_call: bool = False  # the answer may hold calls between tags
-    constraint: Constraint | None = None  # the whole answer is one call
+    may_call: bool = False  # the answer may hold calls in the model's format
+    constraint: Constraint | None = None  # the whole answer is one call, or a list of calls
+    format: ToolFormat = HERMES
+    only_one: bool = False  # calls after the first are not wanted
+    schemas: Schemas = MappingProxyType({})
 
 
-def tool_plan(request: ChatRequest) -> ToolPlan:
+def tool_plan(request: ChatRequest, known: ToolFormat = HERMES) -> ToolPlan:
     """RequestRefused when the choice names no tool, or a constraint is given beside a required call."""
     choice = request.tool_choice or ("auto" if request.tools else "none")
     if not request.tools:
@@ -32,13 +39,17 @@ def tool_plan(request: ChatRequest) -> ToolPlan:
         return ToolPlan()
     if choice == "none":
         return ToolPlan()
+    schemas = {tool.function.name: tool.function.parameters for tool in request.tools}
+    plan = ToolPlan(is_shown=True, format=known, only_one=request.parallel_tool_calls is False, schemas=schemas)
     if choice == "auto":
-        return ToolPlan(is_shown=True, may_call=request.constraint() is None)
+        return plan._replace(may_call=request.constraint() is None)
     if request.constraint() is not None:
         raise RequestRefused(
             "A required tool call and another constraint were both given; an answer can follow one only."
         )
-    return ToolPlan(is_shown=True, constraint=_envelopes(_chosen(request.tools, choice)))
+    as_list = bool(request.parallel_tool_calls) and choice == "required"
+    forced = known if known.name == "mistral" else HERMES  # the envelope is JSON; Mistral's ids are its own
+    return plan._replace(constraint=_envelopes(_chosen(request.tools, choice), as_list), format=forced)
 
 
 def _chosen(tools: list[Tool], choice: str | NamedTool) -> list[Tool]:
@@ -51,7 +62,7 @@ def _chosen(tools: list[Tool], choice: str | NamedTool) -> list[Tool]:
     return found
 
 
-def _envelopes(tools: list[Tool]) -> Constraint:
+def _envelopes(tools: list[Tool], as_list: bool) -> Constraint:
     calls = [
         {
             "type": "object",
@@ -61,7 +72,9 @@ def _envelopes(tools: list[Tool]) -> Constraint:
         }
         for tool in tools
     ]
-    schema = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    schema: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    if as_list:
+        schema = {"type": "array", "items": schema, "minItems": 1, "maxItems": MOST_CALLS}
     return Constraint("json_schema", json.dumps(schema))
 
 
@@ -130,3 +143,22 @@ def in_plain_turns(message: dict[str, Any]) -> dict[str, Any]:
 
 def _call_text(function: Mapping[str, str]) -> str:
     return f'{CALL_OPEN}{{"name": {json.dumps(function["name"])}, "arguments": {function["arguments"]}}}{CALL_CLOSE}'
+
+
+# -- models whose chat template shows tools ---------------------------------------------------------------------------
+
+
+def with_parsed_arguments(message: dict[str, Any]) -> dict[str, Any]:
+    """Calls with their arguments as values, which templates write as JSON; text would be quoted once more. What is no
+    JSON (a call that was cut) stays text."""
+    if "tool_calls" not in message:
+        return message
+    return {**message, "tool_calls": [_parsed(call) for call in message["tool_calls"]]}
+
+
+def _parsed(call: dict[str, Any]) -> dict[str, Any]:
+    try:
+        arguments = json.loads(call["function"]["arguments"] or "{}")
+    except ValueError:
+        return call
+    return {**call, "function": {**call["function"], "arguments": arguments}}

@@ -253,24 +253,6 @@ def test_reasoning_that_the_prompt_opens_is_split_off() -> None:
         assert "</think>" in plain["content"]
 
 
-def test_tool_calls_in_text_are_found(server: Served) -> None:
-    """With tool_choice "auto" a call between tags is a call, and what comes before it is content."""
-    call = r'Well\.<tool_call>\{"name": "set_light", "arguments": \{"room": "hall", "on": true\}\}</tool_call>'
-    body = {"messages": USER, "tools": [TOOL], "model": "tiny", "max_tokens": 200}
-    # a constraint beside tools turns parsing off, so the engine is made to say it
-    text = server.ok("/v1/chat/completions", regex=call, **body)["choices"][0]["message"]["content"]
-    assert "<tool_call>" in text
-    from lmprog_runtime.server.splitting import Splitter
-    from lmprog_runtime.server.tools import ToolPlan
-
-    for step in (1, 3, len(text)):
-        splitter = Splitter(ToolPlan(is_shown=True, may_call=True), reasoning=False)
-        pieces = [p for at in range(0, len(text), step) for p in splitter.push(text[at : at + step])] + splitter.end()
-        assert "".join(p.text for p in pieces if p.kind == "content") == "Well."
-        (found,) = [p for p in pieces if p.kind == "call"]
-        assert (found.name, json.loads(found.text)) == ("set_light", {"room": "hall", "on": True})
-
-
 # -- /v1/responses -----------------------------------------------------------------------------------------------------
 
 

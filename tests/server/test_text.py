@@ -14,7 +14,7 @@ from tests.support.tiny_server import Served
 
 
 @contextmanager
-def saying(server: Served, *token_ids: int) -> Iterator[None]:
+def saying(server: Served, *token_ids: int, prompt_length: int = 3) -> Iterator[None]:
     """The model says these tokens, one per step, whatever it is asked; then control tokens for ever."""
     executor = server.runtime.executor
     step = executor.step
@@ -22,7 +22,7 @@ def saying(server: Served, *token_ids: int) -> Iterator[None]:
     def scripted(batch: Any) -> torch.Tensor:
         logits = torch.full(step(batch).shape, -50.0)
         for row, position in enumerate(batch.positions[batch.logit_rows]):
-            at = int(position) - 2  # the prompt has three tokens
+            at = int(position) + 1 - prompt_length
             logits[row, token_ids[at] if 0 <= at < len(token_ids) else IM_END] = 50.0
         return logits
 

@@ -1,0 +1,212 @@
+"""Calls as models of several families write them, read from whole texts and from streams cut anywhere."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmprog_runtime.server.protocol import ChatRequest
+from lmprog_runtime.server.splitting import Markers, Splitter
+from lmprog_runtime.server.tool_formats import HERMES, LLAMA3, MISTRAL, XML, ToolFormat, format_of
+from lmprog_runtime.server.tools import ToolPlan, tool_plan
+from tests.server.test_text import saying
+from tests.support.byte_tokenizer import CHATML, FIRST_BYTE
+from tests.support.tiny_engine import TOKENIZER
+from tests.support.tiny_server import Served, serving, tiny_runtime
+
+SCHEMA: Any = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
+TOOL: Any = {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}
+Calls = list[tuple[str, Any]]
+
+
+def read(text: str, known: ToolFormat, cuts: list[int], **plan: Any) -> tuple[str, Calls]:
+    """Content and calls of a text that comes in pieces."""
+    wanted = ToolPlan(is_shown=True, may_call=True, format=known, schemas={"weather": SCHEMA})._replace(**plan)
+    splitter = Splitter(wanted, reasoning=False)
+    edges = [0, *sorted({cut % (len(text) + 1) for cut in cuts}), len(text)]
+    pieces = [piece for a, b in pairwise(edges) for piece in splitter.push(text[a:b])]
+    pieces += splitter.end()
+    calls: dict[int, list[str]] = {}
+    for piece in pieces:
+        if piece.kind == "call":
+            assert piece.is_first == (piece.call_index not in calls)
+            calls.setdefault(piece.call_index, [piece.name, ""])[1] += piece.text
+    return "".join(p.text for p in pieces if p.kind == "content"), [(n, json.loads(a)) for n, a in calls.values()]
+
+
+OSLO: Any = ("weather", {"city": "Oslo", "days": 2})
+ROME: Any = ("weather", {"city": 'Ro"me}', "days": 1})
+HARD = json.dumps(ROME[1])
+EASY = json.dumps(OSLO[1])
+
+WRITTEN = [
+    (HERMES, f'Well.<tool_call>\n{{"name": "weather", "arguments": {EASY}}}\n</tool_call>', "Well.", [OSLO]),
+    (HERMES, f'<tool_call>{{"name":"weather","arguments":{HARD}}}</tool_call>\n' * 2, "\n\n", [ROME, ROME]),
+    (HERMES, f'<tool_call>{{"arguments": {HARD}, "name": "weather"}}</tool_call>', "", [ROME]),
+    (HERMES, f'<tool_call>{{"name": "weather", "arguments": {json.dumps(HARD)}}}</tool_call>', "", [ROME]),
+    (HERMES, '<tool_call>{"name": "now"}</tool_call>', "", [("now", {})]),
+    (HERMES, f'[{{"name": "weather", "arguments": {EASY}}}]', f'[{{"name": "weather", "arguments": {EASY}}}]', []),
+    (HERMES, "a <tool_call> that is none</tool_call>!", "a <tool_call> that is none</tool_call>!", []),
+    (HERMES, "a <tool_call> that does not end", "a <tool_call> that does not end", []),
+    (XML, "<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n<parameter=days>\n2\n</parameter>\n"
+          "</function>\n</tool_call>", "", [OSLO]),
+    (XML, "<tool_call><function=weather><parameter=city>12</parameter></function></tool_call>", "",
+     [("weather", {"city": "12"})]),
+    (XML, "<tool_call>nothing</tool_call>", "<tool_call>nothing</tool_call>", []),
+    (MISTRAL, f'Hm. [TOOL_CALLS][{{"name": "weather", "arguments": {EASY}}}, '
+              f'{{"name": "weather", "arguments": {HARD}}}]', "Hm. ", [OSLO, ROME]),
+    (MISTRAL, f"[TOOL_CALLS]weather[ARGS]{EASY}[TOOL_CALLS]weather[CALL_ID]123456789[ARGS]{HARD}", "", [OSLO, ROME]),
+    (LLAMA3, f'{{"name": "weather", "parameters": {HARD}}}', "", [ROME]),
+    (LLAMA3, f'<|python_tag|>{{"name": "weather", "parameters": {EASY}}}; {{"name": "weather", "parameters": {HARD}}}',
+     "", [OSLO, ROME]),
+    (LLAMA3, f'<|python_tag|>{{"type": "function", "name": "weather", "parameters": {EASY}}}', "", [OSLO]),
+    (LLAMA3, '{"answer": 3}', '{"answer": 3}', []),
+    (LLAMA3, '{"nam', '{"nam', []),
+    (LLAMA3, "Sunny.", "Sunny.", []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("known", "text", "content", "calls"), WRITTEN)
+@given(cuts=st.lists(st.integers(0, 10_000), max_size=12))
+def test_calls_are_found_wherever_the_stream_is_cut(
+    known: ToolFormat, text: str, content: str, calls: Calls, cuts: list[int]
+) -> None:
+    assert read(text, known, cuts) == (content, calls)
+    assert read(text, known, list(range(len(text)))) == (content, calls)
+
+
+@given(
+    given_arguments=st.dictionaries(st.text(), st.recursive(st.none() | st.booleans() | st.integers() | st.text(),
+                                    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=6)),
+    cuts=st.lists(st.integers(0, 10_000), max_size=12),
+    is_ascii=st.booleans(),
+)  # fmt: skip
+def test_any_arguments_survive(given_arguments: Any, cuts: list[int], is_ascii: bool) -> None:
+    written = json.dumps(given_arguments, ensure_ascii=is_ascii)
+    if "</tool_call>" not in written:
+        text = f'<tool_call>{{"name": "f", "arguments": {written}}}</tool_call>'
+        assert read(text, HERMES, cuts) == ("", [("f", given_arguments)])
+    both = f'[TOOL_CALLS][{{"name": "f", "arguments": {written}}}, {{"name": "g", "arguments": {{}}}}]'
+    assert read(both, MISTRAL, cuts) == ("", [("f", given_arguments), ("g", {})])
+
+
+def test_arguments_are_given_on_as_they_come() -> None:
+    splitter = Splitter(ToolPlan(is_shown=True, may_call=True), reasoning=False)
+    assert splitter.push('<tool_call>{"name": "weather", "arg') == []
+    first, second = splitter.push('uments": {"city"')
+    assert (first.name, first.is_first, second.text) == ("weather", True, '{"city"')
+    (third,) = splitter.push(': "Os')
+    assert third.text == ': "Os'
+    assert [piece.text for piece in splitter.end()] == []
+
+
+def test_only_one_call_when_parallel_calls_are_not_wanted() -> None:
+    text = f'<tool_call>{{"name": "weather", "arguments": {EASY}}}</tool_call>' * 3
+    assert read(text, HERMES, [], only_one=True) == ("", [OSLO])
+    request = ChatRequest(model="m", messages=[{"role": "user", "content": "x"}], tools=[TOOL])
+    assert not tool_plan(request).only_one
+    assert tool_plan(request.model_copy(update={"parallel_tool_calls": False})).only_one
+
+
+@pytest.mark.parametrize(
+    ("template", "known"),
+    [
+        (None, HERMES),
+        (CHATML, HERMES),
+        ("{% if tools %}<tools></tools> within <tool_call></tool_call>", HERMES),
+        ("<tool_call>\n<function=example>", XML),
+        ("[AVAILABLE_TOOLS] [TOOL_CALLS]", MISTRAL),
+        ("<|python_tag|>", LLAMA3),
+        ("""'Respond in the format {"name": function name, "parameters": dictionary of argument name}.'""", LLAMA3),
+    ],
+)
+def test_the_format_is_seen_in_the_template(template: str | None, known: ToolFormat) -> None:
+    assert format_of(template) == known
+
+
+def test_control_tokens_that_mark_calls_are_read() -> None:
+    """Decoding leaves control tokens out; those that mark calls are put back where they stood."""
+
+    class Named:
+        special_names: Any = {"[TOOL_CALLS]": 0, "[ARGS]": 1}  # noqa: RUF012
+
+        def decode_bytes(self, ids: list[int]) -> bytes:
+            return TOKENIZER.decode_bytes([i for i in ids if i > 1])
+
+    def encoded(text: str) -> list[int]:
+        return TOKENIZER.encode(text)
+
+    ids = [*encoded("Hé "), 0, *encoded("f"), 1, *encoded('{"a": "é"}')]
+    text = 'Hé f{"a": "é"}'
+    assert Markers(Named()).push(text, ids) == 'Hé [TOOL_CALLS]f[ARGS]{"a": "é"}'  # type: ignore[arg-type]
+    for step in (1, 2, 5):
+        markers, found, shown = Markers(Named()), "", 0  # type: ignore[arg-type]
+        for at in range(0, len(ids), step):
+            so_far = Named().decode_bytes(ids[: at + step]).decode(errors="ignore")
+            found += markers.push(so_far[shown:], ids[at : at + step])
+            shown = len(so_far)
+        assert found == 'Hé [TOOL_CALLS]f[ARGS]{"a": "é"}'
+
+
+# -- over HTTP -------------------------------------------------------------------------------------------------------
+
+SHOWS_TOOLS = CHATML.replace(
+    "message['content'] +", "message['content'] + ((message.tool_calls or tools or []) | tojson) +"
+)
+
+
+def test_parallel_calls_over_http_whole_and_streamed(server: Served) -> None:
+    text = f'Two.<tool_call>{{"name": "weather", "arguments": {EASY}}}</tool_call>'
+    text += f'<tool_call>{{"name": "weather", "arguments": {HARD}}}</tool_call>'
+    asked: Any = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "tools": [TOOL], "max_tokens": 400}
+    prompt = server.ok("/v1/chat/completions", **{**asked, "max_tokens": 1})["usage"]["prompt_tokens"]
+    with saying(server, *TOKENIZER.encode(text), prompt_length=prompt):
+        whole = server.openai.chat.completions.create(**asked, temperature=0).choices[0]
+        chunks = list(server.openai.chat.completions.create(**asked, temperature=0, stream=True))
+        flat = {"type": "function", **TOOL["function"]}
+        answer = server.ok("/v1/responses", model="tiny", input="x", tools=[flat], temperature=0, max_output_tokens=400)
+    assert (whole.message.content, whole.finish_reason) == ("Two.", "tool_calls")
+    found = [(c.function.name, json.loads(c.function.arguments)) for c in whole.message.tool_calls or []]
+    assert found == [OSLO, ROME]
+    assert len({call.id for call in whole.message.tool_calls or []}) == 2
+    calls: dict[int, str] = {}
+    for chunk in chunks:
+        for part in chunk.choices[0].delta.tool_calls or []:
+            calls[part.index] = calls.get(part.index, "") + (part.function.arguments or "")
+    assert [json.loads(text) for text in calls.values()] == [OSLO[1], ROME[1]]
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+    assert [item["type"] for item in answer["output"]] == ["message", "function_call", "function_call"]
+
+
+def test_a_required_list_of_calls(server: Served) -> None:
+    """parallel_tool_calls with a required call: at least one, and each follows its schema."""
+    other = {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}
+    sizes = set()
+    goes_on = {str(FIRST_BYTE + ord("]")): -100, str(FIRST_BYTE + ord('"')): 5}
+    for seed in range(6):
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "tools": [TOOL, other]}
+        more = {"tool_choice": "required", "parallel_tool_calls": True, "max_tokens": 3000, "seed": seed}
+        more["logit_bias"] = goes_on
+        (choice,) = server.ok("/v1/chat/completions", **body, **more)["choices"]
+        calls = choice["message"]["tool_calls"]
+        sizes.add(len(calls))
+        if choice["finish_reason"] == "tool_calls":
+            assert all(json.loads(c["function"]["arguments"]).keys() <= {"city", "days"} for c in calls)
+            assert {c["function"]["name"] for c in calls} <= {"weather", "now"}
+    assert max(sizes) == 16
+
+
+def test_templates_get_arguments_as_values() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": EASY}}
+    cut = {"id": "c2", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Os'}}
+    with serving(tiny_runtime(template=SHOWS_TOOLS)) as server:
+        messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call, cut]}]
+        ids = server.ok("/tokenize", messages=messages)["tokens"]
+        text = TOKENIZER.decode_bytes(ids).decode()
+    assert f'"arguments": {EASY}' in text
+    assert '"arguments": "{\\"city\\": \\"Os"' in text
