@@ -37,7 +37,7 @@ class SamplingParams:
 class Constraint:
     """What the output must match. Compiled off the engine thread, cached by content."""
 
-    kind: Literal["regex", "json_schema", "choices", "grammar"]
+    kind: Literal["regex", "json_schema", "choices", "grammar", "structural_tag"]
     source: str  # the regex, the schema as JSON text (key order kept), the choices as a JSON list, the grammar text
     whitespace: str = "compact"  # JSON only: "compact", "flexible", or a regex
 

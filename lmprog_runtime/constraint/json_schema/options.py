@@ -50,4 +50,5 @@ class SchemaOptions(NamedTuple):
     whitespace: str = "compact"
     order: Order = "schema"
     formats: Formats = "assert"
+    exponents: bool = False  # in integers
     limits: SchemaLimits = DEFAULT_LIMITS

@@ -16,21 +16,21 @@ MAX_EXPONENT = 1000
 """Numbers in a schema are below 1e1000: their digits are written out in the automaton."""
 
 
-def parse(text: str) -> Any:
-    """The JSON value of a text, with exact decimals.
+def parse(text: str, what: str = "schema") -> Any:
+    """The JSON value of a text, with exact decimals. `what` it is, for messages.
 
     Raises ConstraintInvalid for text that is not JSON, ConstraintTooLarge for nesting that the parser cannot follow.
     """
     try:
         return json.loads(text, parse_float=_decimal, parse_constant=_refuse_constant)
     except RecursionError:
-        raise ConstraintTooLarge("The schema is nested too deeply to be read; make it flatter.") from None
+        raise ConstraintTooLarge(f"The {what} is nested too deeply to be read; make it flatter.") from None
     except RequestRefused:
         raise
     except json.JSONDecodeError as error:
-        raise ConstraintInvalid(f"The schema is not JSON: {error}.") from None
+        raise ConstraintInvalid(f"The {what} is not JSON: {error}.") from None
     except ValueError as error:  # an integer of more digits than Python converts
-        raise ConstraintTooLarge(f"The schema holds a number that is too long: {error}.") from None
+        raise ConstraintTooLarge(f"The {what} holds a number that is too long: {error}.") from None
 
 
 def _decimal(text: str) -> Decimal:

@@ -7,6 +7,7 @@ in the tree.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from lmprog_runtime.constraint.regex import unicode_sets
 from lmprog_runtime.constraint.regex.classes import parse_class
@@ -28,6 +29,9 @@ MAX_HEIGHT = 200
 """Choices, sequences, repetitions and look-arounds nested in each other."""
 
 MAX_COUNT = 2**30
+MOST_REMEMBERED = 1_000
+"""Characters of a pattern whose tree is kept."""
+
 _FLAG_NAMES = {"i": "ignore_case", "m": "multiline", "s": "dot_all", "x": "verbose", "a": "ascii_only"}
 _BLANK = " \t\n\r\v\f"
 
@@ -57,6 +61,14 @@ class _Frame:
 def parse(pattern: str, *, ecma: bool = False) -> Node:
     """The tree of a pattern. ConstraintInvalid, ConstraintUnsupported and ConstraintTooLarge name the construct and its
     position."""
+    if len(pattern) > MOST_REMEMBERED:
+        return _Parser(pattern, ecma).parse()
+    return _parse_short(pattern, ecma)
+
+
+@lru_cache(maxsize=1_000)
+def _parse_short(pattern: str, ecma: bool) -> Node:
+    """Schemas repeat their patterns, and requests repeat their schemas; a tree is never changed."""
     return _Parser(pattern, ecma).parse()
 
 

@@ -8,6 +8,7 @@ reads): an assertion that reads to the left from inside a repetition is refused 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from lmprog_runtime.constraint.regex import unicode_sets
@@ -110,6 +111,8 @@ class _Translator:
         if isinstance(node, Anchor):
             return self._anchor(left, node, rest, right)
         assert isinstance(node, Look)
+        if node.is_ahead and _starts_with_start(node.item):
+            return self._ahead_from_start(left, node, rest, right)
         if node.is_ahead:
             seen = self.resolve(self._beyond(left), [node.item], self.all_else)
             return self._ahead(left, self._signed(seen, node.is_negative), rest, right)
@@ -125,6 +128,16 @@ class _Translator:
     def _ahead(self, left: _Left, seen: int, rest: list[Node], right: int) -> int:
         following = self.resolve(self._beyond(left), rest, right)
         return self.e.concat(left.expression, self.e.intersect(following, seen))
+
+    def _ahead_from_start(self, left: _Left, node: Look, rest: list[Node], right: int) -> int:
+        """(?=^x) is ^(?=x); (?!^x) is that too with (?!x), or any place but the start."""
+        items = node.item.items if isinstance(node.item, Sequence) else (node.item,)
+        without = replace(node, item=Sequence(items[1:]))
+        at_start = self.resolve(left, [items[0], without, *rest], right)
+        if not node.is_negative:
+            return at_start
+        elsewhere = left if left.least > 0 else self._cut(left, self.e.complement(self.e.EPSILON))
+        return self.e.alternate([at_start, self.resolve(elsewhere, rest, right)])
 
     def _behind(self, left: _Left, node: Look, rest: list[Node], right: int) -> int:
         most = _most(node.item)
@@ -252,3 +265,8 @@ def _most(node: Node) -> int | None:
         return None
     known = [part for part in parts if part is not None]
     return sum(known) if isinstance(node, Sequence) else max(known, default=0)
+
+
+def _starts_with_start(node: Node) -> bool:
+    first = node.items[0] if isinstance(node, Sequence) and node.items else node
+    return isinstance(first, Anchor) and first.kind == "start"
