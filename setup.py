@@ -16,15 +16,16 @@ AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefe
 AVX512_BF16 = [*AVX512, "-mavx512bf16", "-mavx512vnni"]
 # Contraction off: a product and a sum must round the same way in every instantiation of a kernel (batch invariance).
 DECODER = ["-ffp-contract=off", "-fno-math-errno", "-fopenmp"]
+CPU_KERNELS = ["decoder.cpp", "attention_plan.cpp", "sampling.cpp"]
 CONSTRAINT_CORE = [
     *("nodes", "derivatives", "sealing", "shortest", "texts"),
     *("content_hash", "trie", "masks", "lexemes", "api"),
 ]
 LIBRARIES = [
     # (package, library name, sources in the package's folder, extra flags)
-    ("lmprog_kernels.cpu", "_decoder_avx2", ["decoder.cpp", "attention_plan.cpp"], [*DECODER, *AVX2]),
-    ("lmprog_kernels.cpu", "_decoder_avx512", ["decoder.cpp", "attention_plan.cpp"], [*DECODER, *AVX512]),
-    ("lmprog_kernels.cpu", "_decoder_avx512_bf16", ["decoder.cpp", "attention_plan.cpp"], [*DECODER, *AVX512_BF16]),
+    ("lmprog_kernels.cpu", "_decoder_avx2", CPU_KERNELS, [*DECODER, *AVX2]),
+    ("lmprog_kernels.cpu", "_decoder_avx512", CPU_KERNELS, [*DECODER, *AVX512]),
+    ("lmprog_kernels.cpu", "_decoder_avx512_bf16", CPU_KERNELS, [*DECODER, *AVX512_BF16]),
     ("lmprog_runtime.constraint.core", "_core", [f"{name}.cpp" for name in CONSTRAINT_CORE], []),
 ]
 
