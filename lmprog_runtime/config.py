@@ -18,7 +18,7 @@ class RuntimeConfig:
 
     model: str = _help("alias, local path, .gguf file or Hugging Face id", "smollm2-135m")
     dtype: str = _help(
-        "auto, float32, bfloat16, float16, int8 or int4; auto is bfloat16 where the processor has it", "auto"
+        "auto, float32, bfloat16, float16, int8, int4 or gguf (a GGUF file as it is); auto: bfloat16 or float32", "auto"
     )
     device: str = _help("auto, cpu or cuda", "auto")
     executor: Literal["auto", "cpu", "torch", "hf"] = _help(
@@ -34,6 +34,7 @@ class RuntimeConfig:
     page_size: int = _help("tokens per page of the radix tree", 1)
     disable_radix_cache: bool = _help("reuse no prefix", False)
     jump_forward: bool = _help("append what a constraint forces without sampling it", True)
+    speculation: bool = _help("verify guesses at the next tokens in the same step where that pays", True)
     verify_cache: float = _help("share of cache hits that are computed again and compared", 0.0)
     cache_dir: str | None = _help("keep prefixes on disk here, for the next process", None)
     cache_dir_bytes: int = _help("most bytes of prefixes on disk", 8 * 2**30)

@@ -15,26 +15,22 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from lmprog_runtime.admission import Group, check_request, needs_compiling
 from lmprog_runtime.cache import CacheManager, Lease
 from lmprog_runtime.constraint.base import Grammar
-from lmprog_runtime.errors import EngineFailed, RequestAborted, RequestRefused, RuntimeFault
+from lmprog_runtime.errors import EngineFailed, RequestAborted, RuntimeFault
 from lmprog_runtime.generation import Generation
 from lmprog_runtime.model.executor import Executor
-from lmprog_runtime.model.sampler import DeadEnd, sample, token_logprobs
 from lmprog_runtime.model.tokenizer import Tokenizer
 from lmprog_runtime.request import (
-    Completion,
     Constraint,
     GenerateRequest,
     ScoreRequest,
     Sink,
 )
-from lmprog_runtime.scheduler import ScheduledStep, Scheduler, Sequence, StepOutput
-from lmprog_runtime.scoring import NodeScore, ScoreJob
+from lmprog_runtime.results import Job, Jobs, Results, hidden_ids, report
+from lmprog_runtime.scheduler import ScheduledStep, Scheduler, Sequence
+from lmprog_runtime.scoring import ScoreJob
 from lmprog_runtime.timing import Durations
 from lmprog_runtime.verification import CacheVerifier
 
@@ -46,9 +42,6 @@ _CANCELLED = "The request was cancelled."
 
 class ConstraintCompiler(Protocol):
     def __call__(self, constraint: Constraint | None, prefix_text: bytes) -> Grammar: ...
-
-
-Job = Generation | ScoreJob
 
 
 class Engine:
@@ -65,18 +58,19 @@ class Engine:
         namespace: str,
         context_length: int,
         jump_forward: bool = True,
+        speculation: bool = True,
         check_every_step: bool = False,
         verify_share: float = 0.0,
     ) -> None:
         self.tokenizer, self.executor, self.cache, self.scheduler = tokenizer, executor, cache, scheduler
         self.context_length = context_length
         self._compiler, self._namespace = compiler, namespace
-        self._jump_forward, self._check_every_step = jump_forward, check_every_step
+        self._jump_forward, self._speculation = jump_forward, speculation
+        self._check_every_step = check_every_step
         self.verifier = CacheVerifier(verify_share, executor.dtype, self.submit) if verify_share else None
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._compile_threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="lmprog-compile")
-        self._jobs: dict[int, Job] = {}
-        self._owner: dict[Sequence, int] = {}
+        self._jobs = Jobs()
         self._preparing: set[int] = set()  # submitted, not yet admitted: their constraints may still be compiling
         self._cancelled: set[int] = set()  # of those, the ones aborted meanwhile
         self._ids = itertools.count(1)
@@ -85,12 +79,13 @@ class Engine:
         self._gate = threading.RLock()  # between a command's arrival and the end of the thread
         self.steps = 0
         self.failed_steps = 0
-        self.generated_tokens = 0
         self.refused_constraints = 0
         self.compile_times = Durations()  # of constraints, those found in the cache included
-        self.mask_times = Durations()  # of all masks of a step
         self.failure: BaseException | None = None  # what ended the thread, when nobody asked it to end
         self.step_started: float | None = None  # monotonic seconds, while the model computes
+        hidden = hidden_ids(tokenizer, executor.vocab_size, executor.device)
+        self.results = Results(scheduler, self._jobs, self._end, self.verifier, hidden)
+        self.mask_times = self.results.mask_times
         self._thread = threading.Thread(target=self._run, name="lmprog-engine", daemon=True)
         self._thread.start()
 
@@ -195,7 +190,13 @@ class Engine:
         if isinstance(request, GenerateRequest):
             keep = self.verifier is not None and self.verifier.wants(request)
             return Generation(
-                request, sink, self.tokenizer, grammar, jump_forward=self._jump_forward, keep_logprobs=keep
+                request,
+                sink,
+                self.tokenizer,
+                grammar,
+                jump_forward=self._jump_forward,
+                speculation=self._speculation,
+                keep_logprobs=keep,
             )
         return ScoreJob.of(request, sink)
 
@@ -249,7 +250,7 @@ class Engine:
         else:
             self.scheduler.complete(step)
             self.steps += 1
-            self._distribute_safely(step, logits)
+            self._distribute(step, logits)
         self.step_started = None
         if self._check_every_step:
             self.cache.check()
@@ -257,13 +258,13 @@ class Engine:
     def _note_starts(self, step: ScheduledStep) -> None:
         now = time.monotonic()
         for sequence, _, _ in step.chunks:
-            timing = self._jobs[self._owner[sequence]].timing
+            timing = self._jobs.of(sequence).timing
             if timing.started is None:
                 timing.started = now
 
-    def _distribute_safely(self, step: ScheduledStep, logits: Any) -> None:
+    def _distribute(self, step: ScheduledStep, logits: Any) -> None:
         try:
-            self._distribute(step, logits)
+            self.results.distribute(step, logits)
         except Exception as error:
             self._fail_step(step, error, is_released=False)
 
@@ -276,8 +277,8 @@ class Engine:
         )
         fault.__cause__ = error
         for sequence, _, _ in step.chunks:
-            if sequence in self._owner:
-                self._end(self._owner[sequence], fault, *([sequence] if is_released else []))
+            if sequence in self._jobs.owner:
+                self._end(self._jobs.owner[sequence], fault, *([sequence] if is_released else []))
 
     # -- engine thread: requests in and out -------------------------------------------------------------------------
 
@@ -288,10 +289,10 @@ class Engine:
         groups: list[Sequence] = []
         for job_id, job in members:
             if self._is_stopping:
-                _report(job.sink.fail, self._end_error("The engine was shut down before this request began."))
+                report(job.sink.fail, self._end_error("The engine was shut down before this request began."))
                 continue
             if job_id in cancelled:
-                _report(job.sink.fail, RequestAborted(_CANCELLED))
+                report(job.sink.fail, RequestAborted(_CANCELLED))
                 continue
             sequences = self._sequences_of(job)
             try:
@@ -300,8 +301,7 @@ class Engine:
             except RuntimeFault as error:
                 job.sink.fail(error)
                 continue
-            self._jobs[job_id] = job
-            self._owner.update(dict.fromkeys(sequences, job_id))
+            self._jobs.add(job_id, job, sequences)
             groups += sequences
         if groups:
             self.scheduler.add(groups)
@@ -330,127 +330,25 @@ class Engine:
         )
 
     def _abort(self, job_id: int, error: BaseException) -> None:
-        if job_id in self._jobs:
+        if job_id in self._jobs.by_id:
             self._end(job_id, error)
         elif job_id in self._preparing:
             self._cancelled.add(job_id)
 
     def _end(self, job_id: int, error: BaseException, *released: Sequence) -> None:
         """Fail a job and give back what it still holds."""
-        job = self._jobs.pop(job_id)
-        for sequence in job.sequences if isinstance(job, ScoreJob) else [job.sequence]:
-            assert sequence is not None
-            self._owner.pop(sequence, None)
+        job, sequences = self._jobs.remove(job_id)
+        for sequence in sequences:
             if sequence not in released:
                 self.scheduler.abort(sequence)
-        _report(job.sink.fail, error)
+        report(job.sink.fail, error)
 
     def _fail_all(self, error: BaseException) -> None:
-        for job_id, job in list(self._jobs.items()):
+        for job_id, job in list(self._jobs.by_id.items()):
             if self.failure is None:
                 self._end(job_id, error)
             else:  # giving slots back to a broken cache could fail as well, and nobody needs them any more
-                _report(job.sink.fail, error)
-
-    # -- engine thread: results of a step ---------------------------------------------------------------------------
-
-    def _distribute(self, step: ScheduledStep, logits: Any) -> None:
-        sampling: list[tuple[Generation, int]] = []
-        for output in step.outputs:
-            job = self._jobs[self._owner[output.sequence]]
-            if isinstance(job, ScoreJob):
-                self._score_part(job, output, logits)
-                continue
-            self._note_prompt_logprobs(job, output, logits)
-            if output.first_position + output.row_count == len(output.sequence.token_ids):
-                sampling.append((job, output.row_start + output.row_count - 1))
-        if sampling:
-            self._sample([job for job, _ in sampling], _rows(logits, [row for _, row in sampling]))
-
-    def _note_prompt_logprobs(self, job: Generation, output: StepOutput, logits: Any) -> None:
-        """Logits of position p give the logprob of the prompt token at p + 1."""
-        params = job.request.params
-        prompt = job.request.token_ids
-        count = min(output.row_count, len(prompt) - 1 - output.first_position)
-        if params.prompt_logprobs_start is None or count <= 0:
-            return
-        rows = logits[output.row_start : output.row_start + count]
-        first = output.first_position + 1
-        for offset, logprob in enumerate(token_logprobs(rows, prompt[first : first + count], params.top_logprobs)):
-            if first + offset >= params.prompt_logprobs_start:
-                job.note_prompt_logprob(first + offset, logprob)
-
-    def _sample(self, jobs: list[Generation], logits: Any) -> None:
-        sampled = sample(logits, [job.sampler for job in jobs], self._masks(jobs))
-        for job, token in zip(jobs, sampled, strict=True):
-            sequence = job.sequence
-            assert sequence is not None
-            if isinstance(token, DeadEnd):
-                self._end(self._owner[sequence], RequestRefused(token.reason))
-                continue
-            try:
-                accepted = job.accept(token)
-            except Exception as error:  # a constraint or stop expression that reached a limit is its own request's
-                self._end(self._owner[sequence], error)
-                continue
-            self.scheduler.append(sequence, accepted.token_ids)
-            self.generated_tokens += len(accepted.token_ids)
-            if accepted.is_finished:
-                self._finish(job, sequence)
-
-    def _masks(self, jobs: list[Generation]) -> list[NDArray[np.uint32] | None]:
-        started = time.perf_counter()
-        masks = [job.mask() for job in jobs]
-        if any(mask is not None for mask in masks):
-            self.mask_times.add(time.perf_counter() - started)
-        return masks
-
-    def _finish(self, job: Generation, sequence: Sequence) -> None:
-        self.scheduler.finish(sequence)
-        self._jobs.pop(self._owner.pop(sequence))
-        completion: Completion = job.complete()
-        _report(job.sink.done, completion)
-        if self.verifier is not None and job.kept_logprobs is not None:
-            self.verifier.check(job.request, completion, job.kept_logprobs)
-
-    def _score_part(self, job: ScoreJob, output: StepOutput, logits: Any) -> None:
-        """The logits of an entry give the logprobs of its children in the trie."""
-        sequence = output.sequence
-        index = job.sequences.index(sequence)
-        tree = job.tries[index].tree
-        to_row = output.row_start - output.first_position + sequence.prompt_length
-        end = output.row_start + output.row_count
-        nodes = [node for node, parent in enumerate(tree.parents) if output.row_start <= parent + to_row < end]
-        if nodes:
-            rows = logits[[tree.parents[node] + to_row for node in nodes]]
-            best = int(job.request.wants_greedy)
-            for node, entry in zip(nodes, token_logprobs(rows, [tree.tokens[i] for i in nodes], best), strict=True):
-                assert entry.logprob is not None
-                is_best = bool(entry.top) and entry.top[0][1] == entry.logprob
-                job.found[index][node] = NodeScore(entry.logprob, is_best)
-        if output.first_position + output.row_count == sequence.total:
-            self._finish_part(job, sequence)
-
-    def _finish_part(self, job: ScoreJob, sequence: Sequence) -> None:
-        self.scheduler.finish(sequence)
-        job_id = self._owner.pop(sequence)
-        job.unfinished -= 1
-        if not job.unfinished:
-            del self._jobs[job_id]
-            _report(job.sink.done, job.result())
-
-
-def _rows(logits: Any, rows: list[int]) -> Any:
-    """The rows asked for; the very same tensor when that is all of them, which saves a copy in pure decode steps."""
-    return logits if rows == list(range(len(logits))) else logits[rows]
-
-
-def _report(callback: Callable[[Any], None], value: Any) -> None:
-    """A sink that raises is its owner's bug: it must not take the engine down with it."""
-    try:
-        callback(value)
-    except Exception:
-        log.exception("a request's callback raised")
+                report(job.sink.fail, error)
 
 
 def _resolve(future: Future[T], function: Callable[[], T]) -> None:

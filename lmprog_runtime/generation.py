@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmprog_runtime.constraint.base import DEAD, Grammar
+from lmprog_runtime.drafting import Drafter
 from lmprog_runtime.model.sampler import Sampled, SamplerState
 from lmprog_runtime.model.tokenizer import Detokenizer, Tokenizer
 from lmprog_runtime.request import (
@@ -51,6 +52,7 @@ class Generation:
         grammar: Grammar | None,
         *,
         jump_forward: bool,
+        speculation: bool = False,
         keep_logprobs: bool = False,
     ) -> None:
         """`keep_logprobs`: note the log-probability of every sampled token in `kept_logprobs`, asked for or not."""
@@ -61,7 +63,8 @@ class Generation:
         self.sampler = SamplerState(wanted, request.token_ids)
         self._tokenizer = tokenizer
         self._grammar, self._state = grammar, grammar.start if grammar else DEAD
-        self._jump_forward = jump_forward
+        self._jump_forward, self._speculation = jump_forward, speculation
+        self.drafter = Drafter(grammar)
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = _stop_matcher(request.params)
         self._healed_length = len(request.prefix_text.decode())  # characters of the prompt's tail, at the front
@@ -75,6 +78,22 @@ class Generation:
         self._prompt_logprobs: dict[int, TokenLogprob] = {}
         self._unsent = _Unsent()
         self._matched: str | int | None = None
+
+    @property
+    def live_sequence(self) -> Sequence:
+        assert self.sequence is not None, "the engine has handed it to the scheduler"
+        return self.sequence
+
+    @property
+    def known_length(self) -> int:
+        """Tokens of the sequence without the guesses at its end."""
+        return len(self.live_sequence.token_ids) - self.drafter.pending
+
+    def draft(self, running: int, most: int) -> list[int]:
+        """Guesses at the tokens after the sequence, while `running` requests share a step."""
+        if not self._speculation:
+            return []
+        return self.drafter.draft(self.live_sequence.key, self._state, running, most)
 
     # -- before sampling ------------------------------------------------------------------------------------------
 
@@ -154,8 +173,7 @@ class Generation:
         return token_id in params.stop_token_ids or (token_id in self._tokenizer.eos_ids and not params.ignore_eos)
 
     def _is_at_limit(self) -> bool:
-        assert self.sequence is not None
-        return len(self.request.token_ids) + len(self._ids) >= self.sequence.token_limit
+        return len(self.request.token_ids) + len(self._ids) >= self.live_sequence.token_limit
 
     def _skip_prefix(self, piece: str) -> str:
         skipped = min(self._to_skip, len(piece))
@@ -193,7 +211,6 @@ class Generation:
         text = "".join(self._text)
         kept, tail = self._kept_tokens(text)
         prompt = self.request.token_ids
-        assert self.sequence is not None
         return Completion(
             text=text,
             token_ids=tuple(self._ids),
@@ -202,12 +219,13 @@ class Generation:
             finish_reason=reason,
             matched_stop=self._matched,
             is_complete=self._is_complete(),
-            usage=Usage(len(prompt), self.sequence.cached_tokens, len(self._ids), sum(self._is_forced)),
+            usage=Usage(len(prompt), self.live_sequence.cached_tokens, len(self._ids), sum(self._is_forced)),
             logprobs=tuple(self._logprobs),
             prompt_logprobs=self._prompt_logprob_list(),
             segments=self._segments(text),
             timing=self.timing.seconds(),
-            loaded=self.sequence.loaded_tokens,
+            loaded=self.live_sequence.loaded_tokens,
+            drafts=(self.drafter.drafted, self.drafter.accepted),
         )
 
     def _finish_reason(self) -> FinishReason:

@@ -82,6 +82,7 @@ class Completion(NamedTuple):
     segments: tuple[tuple[Literal["generated", "forced"], str], ...]  # `text`, cut where its source changes
     timing: Mapping[str, float]  # seconds: queue, first_token, total
     loaded: tuple[int, int] = (0, 0)  # cached tokens that came from the host tier and from the file tier
+    drafts: tuple[int, int] = (0, 0)  # guessed tokens that were verified, and those of them that came true
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ class LocalRuntime:
             namespace=files.revision,
             context_length=context,
             jump_forward=config.jump_forward,
+            speculation=config.speculation,
             check_every_step=config.debug_checks,
             verify_share=config.verify_cache,
         )
@@ -97,7 +98,9 @@ class LocalRuntime:
             "refused_constraints": engine.refused_constraints,
             "leased_tokens": engine.cache.tree.leased,
             "computed_tokens": scheduler.counters.computed_tokens,
-            "generated_tokens": engine.generated_tokens,
+            "generated_tokens": engine.results.generated_tokens,
+            "drafted_tokens": engine.results.drafted_tokens,
+            "accepted_tokens": engine.results.accepted_tokens,
             "preemptions": scheduler.counters.preemptions,
             "radix_cache": self.cache.read(),
         }

@@ -34,6 +34,14 @@ def forced_tokens(
     return _only_token(mask(state))
 
 
+def guessed_tokens(walker: Walker, vocabulary: Vocabulary, state: int) -> list[int]:
+    """The forced text as the tokenizer cuts it, to its very end: what a model mostly writes, but need not."""
+    text, _ = walker.forced(state, MOST_BYTES)
+    if not text or vocabulary.encode is None:
+        return []
+    return _canonical(text, len(text), vocabulary, vocabulary.encode)
+
+
 def _canonical(text: bytes, cut: int, vocabulary: Vocabulary, encode: Encode) -> list[int]:
     """The canonical tokens of the text that end at or before `cut`; [] when its encoding does not spell it."""
     whole = text.decode("utf-8", "ignore")  # ends in the middle of a character at most

@@ -108,6 +108,11 @@ class Scheduler:
         assert sequence.prompt_length <= length <= len(sequence.token_ids)
         sequence.cut(length)
 
+    def spare_rows(self) -> int:
+        """Slots that guesses may take without anything that runs, or is admitted next, being the poorer."""
+        reserve = self.config.decode_reserve * (len(self.running) + 1)
+        return max(0, self.cache.available - reserve)
+
     # -- what goes out
 
     def abort(self, sequence: Sequence) -> None:
@@ -234,6 +239,7 @@ class Scheduler:
             elif missing:
                 longer.append(sequence)
         budget = self.config.step_tokens - len(chunks)
+        longer.sort(key=lambda sequence: sequence.computed < sequence.prompt_length)  # then decodes with guesses
         for sequence in longer[:budget]:
             chunk = self._chunk(sequence, budget)
             chunks.append(chunk)

@@ -10,7 +10,18 @@ import pytest
 from lmprog_runtime.engine import Engine
 from lmprog_runtime.errors import EngineFailed, PromptTooLong, RequestAborted, RequestRefused
 from lmprog_runtime.request import GenerateRequest, SamplingParams, ScoreRequest
-from tests.support.tiny_engine import CONTEXT, Waiter, greedy, prompt, run, start, tiny_engine, tiny_executor
+from tests.support.byte_tokenizer import VOCAB
+from tests.support.tiny_engine import (
+    CONTEXT,
+    TINY_VOCAB,
+    Waiter,
+    greedy,
+    prompt,
+    run,
+    start,
+    tiny_engine,
+    tiny_executor,
+)
 
 TEXTS = [f"The quick brown fox number {number} jumps over" for number in range(8)]
 
@@ -216,3 +227,11 @@ def test_a_lease_keeps_a_stream_in_the_cache_until_it_ends() -> None:
         assert again.usage.cached_tokens == len(prompt(TEXTS[0])) + 9
         engine.release(lease)
         assert _idle(engine) == (0, 0)
+
+
+def test_rows_that_stand_for_no_token_are_never_sampled_nor_counted() -> None:
+    params = replace(greedy(100), temperature=50.0, seed=1, logprobs=True, top_logprobs=100)
+    with tiny_engine() as engine:
+        result = run(engine, GenerateRequest(prompt("x"), params))
+    assert max(result.token_ids) < VOCAB < TINY_VOCAB
+    assert max(token_id for entry in result.logprobs for token_id, _ in entry.top) < VOCAB

@@ -52,6 +52,7 @@ def tiny_engine(
     tokenizer: Tokenizer = TOKENIZER,
     cached: bool = True,
     jump_forward: bool = True,
+    speculation: bool = True,
     verify_share: float = 0.0,
     tiers: Tiers | None = None,
     **scheduler: Any,
@@ -71,6 +72,7 @@ def tiny_engine(
         namespace="tiny",
         context_length=CONTEXT,
         jump_forward=jump_forward,
+        speculation=speculation,
         check_every_step=True,
         verify_share=verify_share,
     )
