@@ -2,8 +2,9 @@
 
     python scripts/load_test.py http://127.0.0.1:30000 --model smollm2-135m --clients 200 --seconds 120
 
-At the end: every request that was not left has ended (an answer, a refusal with a reason, or 429), nothing runs, the
-KV pool holds cached prefixes only, and the process is about as large as before. Status 1 when one of these is not so.
+At the end: every request that was not left has ended (an answer, a refusal with a reason, or 429), nothing runs, every
+used slot of the KV pool is a cached prefix and after a flush none is used, and with `--pid` the process is about as
+large as after a warm-up under the same load. Status 1 when one of these is not so.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
+
+WARM_SECONDS = 15.0
+MOST_GROWTH_MB = 100.0
 
 MALFORMED: tuple[Any, ...] = (
     {"prompt": [-1]},
@@ -140,19 +145,58 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--api-key", default="")
+    parser.add_argument("--pid", type=int, help="of the server's process on this machine: watch its memory")
     options = parser.parse_args()
     headers = {"Authorization": f"Bearer {options.api_key}"} if options.api_key else {}
-    given = {"clients": options.clients, "seconds": options.seconds, "headers": headers}
-    report = asyncio.run(load(options.url, options.model, **given))
-    numbers = asyncio.run(_at_rest(options.url, headers))
+    return asyncio.run(_run(options, headers))
+
+
+async def _run(options: argparse.Namespace, headers: dict[str, str]) -> int:
+    warm = await load(options.url, options.model, clients=options.clients, seconds=WARM_SECONDS, headers=headers)
+    await _at_rest(options.url, headers)
+    before = resident_megabytes(options.pid)
+    started = time.monotonic()
+    report = await load(
+        options.url, options.model, clients=options.clients, seconds=options.seconds, headers=headers, seed=10**6
+    )
+    seconds = time.monotonic() - started
+    numbers = await _at_rest(options.url, headers)
+    async with httpx.AsyncClient(base_url=options.url, headers=headers, timeout=60) as client:
+        await client.post("/flush_cache")
+        empty = (await client.get("/stats")).json()["radix_cache"]
+    grown = resident_megabytes(options.pid) - before
+    problems = [*warm.lost, *report.lost, *_left_over(numbers, empty)]
+    problems += [f"memory has grown by {grown:.0f} MB"] if grown > MOST_GROWTH_MB else []
+    _print(report, seconds, numbers)
+    print(f"memory {before:.0f} MB before, {grown:+.0f} MB after" if options.pid else "memory not watched")
+    for line in problems[:10]:
+        print("PROBLEM", line)
+    return 1 if problems else 0
+
+
+def _print(report: Report, seconds: float, numbers: dict[str, Any]) -> None:
     cache = numbers["radix_cache"]
-    print(dict(report.outcomes), f"{report.tokens} events")
-    print(f"running {numbers['running']}, waiting {numbers['waiting']}, hit rate {cache['cache_hit_rate']:.0%}")
+    count = sum(report.outcomes.values())
+    print(f"{count} requests in {seconds:.0f} s: {dict(report.outcomes)}, lost {len(report.lost)}")
+    print(f"{report.tokens} events, hit rate {cache['cache_hit_rate']:.0%}, failed steps {numbers['failed_steps']}")
     print(f"slots used {cache['used_slots']}, of them evictable {cache['evictable_tokens']}")
-    for line in report.lost[:10]:
-        print("LOST", line)
-    is_clean = not (report.lost or numbers["running"] or numbers["waiting"] or numbers["requests"])
-    return 0 if is_clean and cache["used_slots"] == cache["evictable_tokens"] else 1
+
+
+def _left_over(numbers: dict[str, Any], empty: dict[str, Any]) -> list[str]:
+    """What should be nothing at rest, and is not."""
+    cache = numbers["radix_cache"]
+    held = cache["used_slots"] - cache["evictable_tokens"]
+    left = {name: numbers[name] for name in ("running", "waiting", "requests", "failed_steps")}
+    left |= {"slots held by nobody": held, "slots used after a flush": empty["used_slots"]}
+    return [f"{name}: {count}" for name, count in left.items() if count]
+
+
+def resident_megabytes(pid: int | None) -> float:
+    """Resident memory of a process; 0 for none."""
+    if pid is None:
+        return 0.0
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return float(next(line.split()[1] for line in lines if line.startswith("VmRSS"))) / 1024
 
 
 if __name__ == "__main__":

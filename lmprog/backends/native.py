@@ -10,6 +10,7 @@ import json
 import os
 import threading
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -38,6 +39,7 @@ _TRY_AGAIN = frozenset({429, 502, 503, 504})
 _RENAMED = {"max_tokens": "max_new_tokens"}
 _BESIDE = {"logprobs": "return_logprob", "top_logprobs": "top_logprobs_num"}  # next to the sampling parameters
 _LONGEST_WAIT = 10.0
+_MOST_CLOSED = 1000  # streams that one call closes
 
 _Piece = str | dict[str, Any]
 
@@ -70,6 +72,7 @@ class RuntimeEndpoint(Backend):
         self._timeout, self._retries = timeout, retries
         self._calls = ThreadPoolExecutor(max_concurrency, thread_name_prefix="lmprog-endpoint")
         self._aborts = ThreadPoolExecutor(1, thread_name_prefix="lmprog-endpoint-abort")
+        self._ended: deque[dict[str, Any]] = deque()  # streams that the server has not been told of
         self._local = threading.local()
         self._sessions: list[requests.Session] = []
 
@@ -87,8 +90,8 @@ class RuntimeEndpoint(Backend):
 
     def close(self) -> None:
         self._calls.shutdown(wait=False, cancel_futures=True)
-        self._aborts.shutdown(wait=True)
         self._calls.shutdown(wait=True)
+        self._aborts.shutdown(wait=True)  # after the calls: their ends are told of here
         for session in self._sessions:
             session.close()
 
@@ -163,6 +166,23 @@ class RuntimeEndpoint(Backend):
         except RuntimeError:  # the endpoint is closed, and with it every connection
             return
 
+    def close_stream(self, stream_id: str, dead_from: int | None) -> None:
+        """Tell the server, in the background, that a stream has ended; several that end together in one call."""
+        self._ended.append({"stream_id": stream_id, "dead_from": dead_from})
+        try:
+            self._aborts.submit(self._tell_ended)
+        except RuntimeError:  # the endpoint is closed; the server lets go of the stream by itself after a while
+            return
+
+    def _tell_ended(self) -> None:
+        streams = [self._ended.popleft() for _ in range(min(len(self._ended), _MOST_CLOSED))]
+        if not streams:  # an earlier call has told of them
+            return
+        try:
+            self._send_once("POST", "/close_streams", {"streams": streams}, "").close()
+        except (requests.RequestException, LmprogError):
+            return  # the server is gone, and so are its streams
+
     def start(self, run: Callable[[], None]) -> None:
         """Run a call on one of the endpoint's threads."""
         self._calls.submit(run)
@@ -210,6 +230,9 @@ class EndpointStream(Stream):
         self._ids: list[int] = []
         self._pending: list[_Piece] = []
         self._roles: tuple[str, ...] = ()
+        self._fork_length: int | None = None  # a branch's own tokens, from here on, die with it
+        self._id = uuid.uuid4().hex
+        self._is_held = False  # the server has heard of this stream
 
     # -- text and turns -------------------------------------------------------------------------------------------
 
@@ -235,10 +258,13 @@ class EndpointStream(Stream):
     def _branch(self) -> EndpointStream:
         child = EndpointStream(self._endpoint)
         child._ids, child._pending, child._roles = list(self._ids), list(self._pending), self._roles
+        child._fork_length = len(self._ids)
         return child
 
     def close(self) -> None:
-        return None  # the server keeps nothing for a stream but its prefix cache
+        if self._is_held:
+            self._is_held = False
+            self._endpoint.close_stream(self._id, self._fork_length)
 
     # -- model calls ----------------------------------------------------------------------------------------------
 
@@ -272,7 +298,8 @@ class EndpointStream(Stream):
         self._pending = []
 
     def _prompt(self) -> dict[str, Any]:
-        return {"input_ids": list(self._ids), "segments": list(self._pending)}
+        self._is_held = True
+        return {"input_ids": list(self._ids), "segments": list(self._pending), "stream_id": self._id}
 
 
 class _EndpointCall(PendingCall):

@@ -102,7 +102,7 @@ class DrainingServer(uvicorn.Server):
 def _lifespan(state: ServerState) -> Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]:
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(warm_up(state)), asyncio.create_task(_report_while_busy(state))]
+        tasks = [asyncio.create_task(warm_up(state)), asyncio.create_task(_look_after(state))]
         try:
             yield
         finally:
@@ -129,10 +129,11 @@ async def warm_up(state: ServerState) -> None:
     log.info("ready: %s on %s, warm after %.2f s", state.model_name, address, time.monotonic() - started)
 
 
-async def _report_while_busy(state: ServerState) -> None:
-    """A line every few seconds while there is work; silence when idle."""
+async def _look_after(state: ServerState) -> None:
+    """Every few seconds: let go of streams that were left, and a line in the log while there is work."""
     before: dict[str, Any] | None = None
     while True:
+        state.streams.sweep()
         with contextlib.suppress(Unavailable):
             now = await state.statistics()
             if before is not None and now["steps"] > before["steps"]:

@@ -31,6 +31,7 @@ from lmprog_runtime.server.protocol import (
 )
 from lmprog_runtime.server.segments import Segments
 from lmprog_runtime.server.session import Session
+from lmprog_runtime.server.streams import StreamId
 
 
 class NativeSampling(Sampling, Constrained):
@@ -51,6 +52,7 @@ class GenerateBody(Strict):
     cache_salt: Salt | None = None
     priority: Priority = 0
     use_cache: bool = True
+    stream_id: StreamId | None = None  # holds the prompt and the answer in the cache until the stream's next request
 
     def prompts(self) -> Prompt:
         given = self.text if self.text is not None else self.input_ids
@@ -66,6 +68,7 @@ class SelectBody(Strict):
     choices: Annotated[list[str], Field(min_length=1, max_length=MOST_CHOICES)] | None = None
     choice_ids: Annotated[list[Ids], Field(min_length=1, max_length=MOST_CHOICES)] | None = None
     unconditional: bool = False  # also score each choice without the prompt
+    stream_id: StreamId | None = None
     cache_salt: Salt | None = None
     priority: Priority = 0
 
@@ -92,6 +95,9 @@ class GenerateCall:
             raise RequestRefused("segments come after one list of input_ids, without text, batches and n above 1.")
         prompts = [] if self._is_stream else body.prompts()
         self._is_single = self._is_stream or (not _is_batch(prompts) and body.sampling_params.n == 1)
+        if body.stream_id is not None and not self._is_single:
+            raise RequestRefused("stream_id names one stream: it goes with one prompt and without n.")
+        self._lease = session.lease(body.stream_id)
         self._prompt: dict[str, Any] = {}  # of segments: what they became
 
     async def requests(self) -> list[GenerateRequest]:
@@ -129,6 +135,7 @@ class GenerateCall:
             salt=body.cache_salt,
             priority=body.priority,
             use_cache=body.use_cache,
+            lease=self._lease,
         )
 
     async def answer(self) -> dict[str, Any] | list[Any]:
@@ -184,6 +191,7 @@ def _is_batch(prompts: Any) -> bool:
 async def select(session: Session, body: SelectBody) -> dict[str, Any]:
     """Log-probabilities of choices after a prompt, computed as one token trie."""
     requests, extra = await asyncio.to_thread(_score_requests, session.runtime, body)
+    requests[0] = replace(requests[0], lease=session.lease(body.stream_id))
     joint, *bare = await session.run(requests)
     choices = [
         {"token_ids": list(c.token_ids), "logprobs": list(c.logprobs), "sum_logprob": sum(c.logprobs)}

@@ -11,9 +11,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lmprog_runtime.cache import Lease
 from lmprog_runtime.request import Completion
 from lmprog_runtime.runtime import LocalRuntime
 from lmprog_runtime.server.bridge import Request, Runs
+from lmprog_runtime.server.streams import StreamBook
 
 MOST_MARKS = 48
 
@@ -23,6 +25,7 @@ class Session:
     runtime: LocalRuntime
     observe: Callable[[Session, Completion], None]  # called with every finished generation
     request_id: str
+    streams: StreamBook
     tenant: str | None = None  # digest of the API key when prefixes are not shared between keys
     stop: asyncio.Event = field(default_factory=asyncio.Event)  # set by /abort
     usage: dict[str, int] = field(default_factory=dict)  # tokens of what has finished, for the log and the trace
@@ -46,6 +49,10 @@ class Session:
     def salt(self, salt: str | None) -> str | None:
         """JSON keeps tenant and salt apart: no salt of one tenant can spell another's."""
         return salt if self.tenant is None else json.dumps([self.tenant, salt])
+
+    def lease(self, stream_id: str | None) -> Lease | None:
+        """The hold of a program's stream on its prefix. Call it on the event loop."""
+        return None if stream_id is None else self.streams.lease(self.tenant, stream_id)
 
     def note(self, result: Completion) -> None:
         for name, value in result.usage._asdict().items():

@@ -17,6 +17,7 @@ from lmprog_runtime.server.metrics import Metrics
 from lmprog_runtime.server.request_ids import request_id_of
 from lmprog_runtime.server.session import Session, tenant_of
 from lmprog_runtime.server.settings import ServerSettings
+from lmprog_runtime.server.streams import StreamBook
 
 
 class ServerState:
@@ -24,6 +25,7 @@ class ServerState:
         self.runtime, self.settings = runtime, settings
         self.model_name = settings.served_model_name or runtime.config.model
         self.metrics = Metrics(self.model_name)
+        self.streams = StreamBook(runtime.engine)
         engine = runtime.engine
         self.metrics.show(
             "grammar_compile_seconds", "Making a constraint ready, from the cache too", engine.compile_times
@@ -87,7 +89,7 @@ class ServerState:
     def session(self, request: Request) -> Session:
         """What this HTTP request may use. Kept beside it, for the log line at its end."""
         tenant = tenant_of(request.headers.get("authorization")) if self.settings.isolate_cache else None
-        session = Session(self.runtime, self._finished, request_id_of(request.scope), tenant)
+        session = Session(self.runtime, self._finished, request_id_of(request.scope), self.streams, tenant)
         request.scope["state"]["session"] = session
         return session
 

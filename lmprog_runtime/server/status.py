@@ -17,6 +17,7 @@ from lmprog_runtime.server.failures import Answer, error_answer
 from lmprog_runtime.server.prompts import chat_ids, encode, prompt_ids
 from lmprog_runtime.server.protocol import Ids, Message, Salt, Strict
 from lmprog_runtime.server.state import ServerState
+from lmprog_runtime.server.streams import CloseBody
 from lmprog_runtime.server.tree_view import explanation_view, tree_view
 
 
@@ -79,6 +80,12 @@ def _add_health(app: FastAPI, state: ServerState) -> None:
     @app.get("/stats")
     async def stats() -> dict[str, Any]:
         return {**await state.statistics(), "requests": state.running}
+
+    @app.post("/close_streams")
+    async def close_streams(request: Request, body: CloseBody) -> dict[str, int]:
+        """Streams of programs that have ended: their prefixes are no longer held. Unknown ones are fine."""
+        tenant = state.session(request).tenant
+        return {"closed": sum(state.streams.close(tenant, ended) for ended in body.streams)}
 
     @app.post("/abort", response_model=None)
     async def abort(body: AbortBody) -> Response:
