@@ -20,6 +20,8 @@ def check_request(request: GenerateRequest | ScoreRequest, vocab_size: int) -> N
     if isinstance(request, GenerateRequest):
         validate(request.params, vocab_size)
         _check_prompt_logprobs(request)
+        if request.params.finish is not None and request.constraint is None:
+            raise RequestRefused("finish='close' is for constrained outputs: there is nothing to close without one.")
     else:
         _check_choices(request, vocab_size)
 

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lmprog_runtime.closing import Closer
 from lmprog_runtime.constraint.base import DEAD, Grammar
 from lmprog_runtime.drafting import Drafter
 from lmprog_runtime.model.sampler import Sampled, SamplerState
@@ -65,6 +66,7 @@ class Generation:
         self._grammar, self._state = grammar, grammar.start if grammar else DEAD
         self._jump_forward, self._speculation = jump_forward, speculation
         self.drafter = Drafter(grammar)
+        self._closer = Closer(grammar) if grammar is not None and request.params.finish == "close" else None
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = _stop_matcher(request.params)
         self._healed_length = len(request.prefix_text.decode())  # characters of the prompt's tail, at the front
@@ -125,8 +127,12 @@ class Generation:
         """Take one sampled token, and what the constraint forces after it."""
         if self.timing.first_token is None:
             self.timing.first_token = time.monotonic()
-        finished = self._take(TokenLogprob(*sampled), is_forced=False)
-        appended = [sampled.token_id]
+        token_id = self._closing(sampled.token_id)
+        if token_id is None:
+            return Accepted([], True)
+        is_forced = token_id != sampled.token_id
+        finished = self._take(TokenLogprob(token_id, 0.0, ()) if is_forced else TokenLogprob(*sampled), is_forced)
+        appended = [token_id]
         while not finished and (forced := self._forced_next()):
             for token_id in forced:
                 finished = self._take(TokenLogprob(token_id, 0.0, ()), is_forced=True)
@@ -137,12 +143,31 @@ class Generation:
             self._send()
         return Accepted(appended, finished)
 
+    def _closing(self, token_id: int) -> int | None:
+        """The token, or what must come in its place so that the output can be completed; None: it ends here."""
+        if self._closer is None or self._closer.allows(self._state, token_id, self._tokens_left()):
+            return token_id
+        return self._closer.instead(self._state)
+
     def _forced_next(self) -> list[int]:
         if self._grammar is None or not self._jump_forward or self._end_is_too_early():
             return []
-        return self._grammar.forced_tokens(self._state)
+        forced = self._grammar.forced_tokens(self._state)
+        # the tokenizer's own cut of a text may need more tokens than the shortest completion: then one by one
+        fits = self._closer is None or len(forced) + self._tokens_to_finish_after(forced) <= self._tokens_left()
+        return forced if fits else []
 
-    def _take(self, logprob: TokenLogprob, *, is_forced: bool) -> bool:
+    def _tokens_to_finish_after(self, token_ids: list[int]) -> int:
+        assert self._grammar is not None
+        state = self._state
+        for token_id in token_ids:
+            state = self._grammar.advance(state, token_id)
+        return self._grammar.tokens_to_finish(state)
+
+    def _tokens_left(self) -> int:
+        return self.live_sequence.token_limit - len(self.request.token_ids) - len(self._ids)
+
+    def _take(self, logprob: TokenLogprob, is_forced: bool) -> bool:
         """Record a token; True when the output ends with it."""
         params, token_id = self.request.params, logprob.token_id
         self._ids.append(token_id)
@@ -173,7 +198,7 @@ class Generation:
         return token_id in params.stop_token_ids or (token_id in self._tokenizer.eos_ids and not params.ignore_eos)
 
     def _is_at_limit(self) -> bool:
-        return len(self.request.token_ids) + len(self._ids) >= self.live_sequence.token_limit
+        return self._tokens_left() <= 0
 
     def _skip_prefix(self, piece: str) -> str:
         skipped = min(self._to_skip, len(piece))
@@ -233,7 +258,8 @@ class Generation:
             return "stop"
         if self._grammar is not None and self._grammar.is_final(self._state):
             return "stop"
-        return "length"
+        was_closed = self._closer is not None and self._closer.has_intervened and self._is_complete()
+        return "stop" if was_closed else "length"
 
     def _is_complete(self) -> bool:
         return self._grammar is None or (self._state != DEAD and self._grammar.is_accepting(self._state))

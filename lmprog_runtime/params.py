@@ -33,6 +33,8 @@ def validate(params: SamplingParams, vocab_size: int) -> None:
         raise RequestRefused(f"max_tokens is {params.max_tokens}; it must be at least 1.")
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:
         raise RequestRefused(f"min_tokens ({params.min_tokens}) is above max_tokens ({params.max_tokens}).")
+    if params.finish not in (None, "close"):
+        raise RequestRefused(f"finish is {params.finish!r}; it must be None or 'close'.")
     if any(not text for text in params.stop):
         raise RequestRefused("stop has an empty string, which would end every answer at once; remove it.")
     check_token_ids("stop_token_ids", params.stop_token_ids, vocab_size)

@@ -30,6 +30,7 @@ class SamplingParams:
     seed: int | None = None
     logprobs: bool = False  # logprobs of output tokens
     top_logprobs: int = 0
+    finish: Literal["close"] | None = None  # "close": bring a constrained output to its end within max_tokens
     prompt_logprobs_start: int | None = None  # first prompt position whose logprob is wanted; None: none
 
 
