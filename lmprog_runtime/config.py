@@ -34,6 +34,9 @@ class RuntimeConfig:
     page_size: int = _help("tokens per page of the radix tree", 1)
     disable_radix_cache: bool = _help("reuse no prefix", False)
     jump_forward: bool = _help("append what a constraint forces without sampling it", True)
+    constraint_backend: Literal["default", "outlines"] = _help(
+        "outlines: masks by outlines-core, which refuses what that gets wrong", "default"
+    )
     speculation: bool = _help("verify guesses at the next tokens in the same step where that pays", True)
     verify_cache: float = _help("share of cache hits that are computed again and compared", 0.0)
     cache_dir: str | None = _help("keep prefixes on disk here, for the next process", None)

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 from lmprog_runtime.cache import CacheConfig, CacheManager, TierConfig, Tiers
 from lmprog_runtime.config import RuntimeConfig
 from lmprog_runtime.constraint.base import Grammar
-from lmprog_runtime.constraint.compiler import compile_constraint, prefix_constraint
+from lmprog_runtime.constraint.compiler import compile_constraint, prefix_constraint, warm_up
+from lmprog_runtime.constraint.outlines_backend import OutlinesCompiler
 from lmprog_runtime.constraint.vocabulary import Vocabulary
 from lmprog_runtime.engine import ConstraintCompiler, Engine
 from lmprog_runtime.inspection import CacheView
@@ -17,9 +18,10 @@ from lmprog_runtime.model.chat import ChatTemplate
 from lmprog_runtime.model.executor import Executor, load_executor
 from lmprog_runtime.model.files import ModelFiles
 from lmprog_runtime.model.hub import resolve_model
+from lmprog_runtime.model.model_spec import ModelSpec
 from lmprog_runtime.model.tokenizer import Tokenizer, load_tokenizer
 from lmprog_runtime.request import Constraint, GenerateRequest, SamplingParams, Sink
-from lmprog_runtime.scheduler import Scheduler, SchedulerConfig
+from lmprog_runtime.scheduler import CascadeRule, Scheduler, SchedulerConfig
 
 T = TypeVar("T")
 
@@ -35,9 +37,9 @@ class LocalRuntime:
         self.engine = Engine(
             executor,
             tokenizer,
-            Scheduler(_scheduler_config(config, context), cache),
+            Scheduler(_scheduler_config(config, context, cascade_rule(executor)), cache),
             cache,
-            constraint_compiler(tokenizer),
+            constraint_compiler(tokenizer, config.constraint_backend),
             namespace=files.revision,
             context_length=context,
             jump_forward=config.jump_forward,
@@ -125,9 +127,12 @@ class LocalRuntime:
         self.engine.cache.close()
 
 
-def constraint_compiler(tokenizer: Tokenizer) -> ConstraintCompiler:
+def constraint_compiler(tokenizer: Tokenizer, backend: str = "default") -> ConstraintCompiler:
     """Compiles the constraints of requests to grammars over this tokenizer's vocabulary."""
     vocabulary = Vocabulary(tokenizer.token_bytes, tokenizer.eos_ids, tokenizer.special_ids, tokenizer.encode)
+    if backend == "outlines":
+        return OutlinesCompiler(vocabulary)
+    warm_up(vocabulary)
 
     def compile_request(constraint: Constraint | None, prefix_text: bytes) -> Grammar:
         grammar = compile_constraint(constraint, vocabulary) if constraint is not None else None
@@ -162,10 +167,17 @@ def _cache_config(config: RuntimeConfig, num_slots: int) -> CacheConfig:
     )
 
 
-def _scheduler_config(config: RuntimeConfig, context_length: int) -> SchedulerConfig:
+def cascade_rule(executor: Executor) -> CascadeRule | None:
+    """When rows that share a prefix attend to it together; None where the model's shape is not known."""
+    spec: ModelSpec | None = getattr(executor, "spec", None)
+    return None if spec is None else CascadeRule(query_group=spec.num_heads // spec.num_kv_heads)
+
+
+def _scheduler_config(config: RuntimeConfig, context_length: int, cascade: CascadeRule | None) -> SchedulerConfig:
     return SchedulerConfig(
         context_length=context_length,
         step_tokens=config.step_tokens,
         max_running=config.max_running,
         policy=config.schedule_policy,
+        cascade=cascade,
     )

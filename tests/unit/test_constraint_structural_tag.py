@@ -129,7 +129,7 @@ def _with(**changes: object) -> dict[str, object]:
         (_with(structures=[{"begin": "<f=", "end": ""}]), ConstraintInvalid, "structures/0"),
         (_with(structures=[{"begin": 1, "schema": {}, "end": ""}]), ConstraintInvalid, "must be texts"),
         (
-            _with(structures=[{"begin": "<f=", "schema": {"type": "strng"}, "end": ""}]),
+            _with(structures=[{"begin": "<f=", "schema": {"type": 5}, "end": ""}]),
             ConstraintInvalid,
             "structures/0: type",
         ),
