@@ -15,10 +15,16 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute
 
+from lmprog_runtime.constraint.compiler import compile_constraint
+from lmprog_runtime.constraint.lru import DEFAULT_ENTRIES
+from lmprog_runtime.constraint.vocabulary import Vocabulary
+from lmprog_runtime.errors import RequestRefused
+from lmprog_runtime.request import Constraint
 from lmprog_runtime.server.access import ADMIN_ROUTES, OPEN_ROUTES, check_settings
 from lmprog_runtime.server.app import create_app
 from lmprog_runtime.server.limits import depth
 from lmprog_runtime.server.settings import ServerSettings
+from tests.support.tiny_engine import TOKENIZER
 from tests.support.tiny_server import Served, serving
 
 KEY, ADMIN = "sk-secret-one", "sk-secret-admin"
@@ -43,7 +49,7 @@ def _status(server: Served, method: str, path: str, key: str | None) -> int:
     return httpx.request(method, url, headers=headers, content=b"" if method == "GET" else b"{}").status_code
 
 
-def test_every_route_is_closed_unless_listed(guarded: Served) -> None:
+def test_case_a08_every_route_is_closed_unless_listed(guarded: Served) -> None:
     """The router is enumerated, so that a new route is tested too."""
     routes = _routes(guarded)
     assert len(routes) > 20
@@ -63,7 +69,7 @@ def test_trailing_slashes_and_doubled_ones_open_nothing(guarded: Served) -> None
         assert httpx.get(guarded.url + path).status_code == 401
 
 
-def test_secrets_and_prompts_are_nowhere(guarded: Served, caplog: pytest.LogCaptureFixture) -> None:
+def test_case_a08_secrets_and_prompts_are_nowhere(guarded: Served, caplog: pytest.LogCaptureFixture) -> None:
     prompt = "a very private sentence about Alice"
     headers = {"Authorization": f"Bearer {ADMIN}"}
     with caplog.at_level(logging.DEBUG), httpx.Client(base_url=guarded.url, headers=headers) as client:
@@ -87,7 +93,7 @@ def test_cached_text_is_shown_on_request_only() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.7", "example.org", "::"])
-def test_public_addresses_need_a_key(host: str) -> None:
+def test_case_a08_public_addresses_need_a_key(host: str) -> None:
     with pytest.raises(ValueError, match="without an API key"):
         check_settings(ServerSettings(host=host))
     check_settings(ServerSettings(host=host, api_key="k"))
@@ -160,7 +166,29 @@ def test_request_ids_are_echoed_when_plain(server: Served) -> None:
     assert made.startswith("req-")
 
 
-def test_no_code_is_ever_unpickled_or_evaluated() -> None:
+def test_case_a11_strangers_cannot_make_the_cache_of_constraints_grow() -> None:
+    """More small schemas than it has places for, then huge ones, then refused ones: it stays within both its limits."""
+    vocabulary = Vocabulary(
+        TOKENIZER.token_bytes, TOKENIZER.eos_ids, TOKENIZER.special_ids, lambda text: TOKENIZER.encode(text)
+    )
+    known = vocabulary.compiled
+    for number in range(DEFAULT_ENTRIES + 300):
+        compile_constraint(Constraint("json_schema", f'{{"const": {number}}}'), vocabulary)
+    assert len(known) <= DEFAULT_ENTRIES
+    most_bytes = max(known.nbytes, 2**20)
+    known.most_bytes = most_bytes
+    for number in range(8):
+        words = [f"{number}-{word}" for word in range(3000)]
+        compile_constraint(Constraint("choices", json.dumps(words)), vocabulary)
+        assert known.nbytes <= most_bytes or len(known) == 1
+    for number in range(DEFAULT_ENTRIES + 10):
+        with pytest.raises(RequestRefused):
+            compile_constraint(Constraint("regex", f"({number}"), vocabulary)
+    assert len(known) <= DEFAULT_ENTRIES
+    assert known.nbytes <= most_bytes
+
+
+def test_case_a11_no_code_is_ever_unpickled_or_evaluated() -> None:
     """A11: a scan of everything that ships."""
     imports, calls = (
         r"^\s*(import|from) (pickle|dill|marshal|shelve)\b",
@@ -183,7 +211,7 @@ def test_the_command_line_refuses_what_is_unsafe() -> None:
     assert "Traceback" not in out.stderr
 
 
-def test_the_server_listens_on_loopback_only(server: Served) -> None:
+def test_case_a11_the_server_listens_on_loopback_only(server: Served) -> None:
     port = int(server.url.rsplit(":", 1)[1])
     addresses = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), port, socket.AF_INET)} - {"127.0.0.1"}
     for address in addresses:

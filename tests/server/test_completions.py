@@ -145,7 +145,7 @@ def test_max_tokens_zero_only_echoes(server: Served) -> None:
         ({"model": "../../etc/passwd"}, "no model"),
     ],
 )
-def test_mistakes_are_refused_in_one_sentence(server: Served, fields: dict, message: str) -> None:
+def test_case_a01_mistakes_are_refused_in_one_sentence(server: Served, fields: dict, message: str) -> None:
     """A01 among others. The next request is fine."""
     body = {"model": "tiny", "prompt": "abc", "max_tokens": 2, **fields}
     answer = server.post("/v1/completions", **body)
@@ -164,7 +164,7 @@ def test_numbers_that_are_no_numbers(server: Served) -> None:
         )
 
 
-def test_prompts_that_do_not_fit_name_both_numbers(server: Served) -> None:
+def test_case_a03_prompts_that_do_not_fit_name_both_numbers(server: Served) -> None:
     """A03."""
     assert "4096" in (message := server.refused("/v1/completions", prompt="x" * 5000, max_tokens=1, model="tiny"))
     assert "5000" in message
@@ -188,7 +188,7 @@ def test_bad_schemas_are_the_clients_mistake(server: Served, schema: object) -> 
 
 
 @pytest.mark.parametrize("text", ["a\ud800", "\udfff"])
-def test_half_a_surrogate_pair_is_named(server: Served, text: str) -> None:
+def test_case_u09_half_a_surrogate_pair_is_named(server: Served, text: str) -> None:
     """U09."""
     assert "surrogate" in server.refused("/v1/completions", prompt=text, model="tiny")
     assert "no model" in server.refused("/v1/completions", 404, prompt="a", model=text)

@@ -33,18 +33,18 @@ def _leave(server: Served, body: dict[str, Any], *, after_lines: int | None = No
 
 
 @pytest.mark.parametrize("n", [1, 4])
-def test_leaving_in_the_middle_of_a_stream(server: Served, n: int) -> None:
+def test_case_a05_leaving_in_the_middle_of_a_stream(server: Served, n: int) -> None:
     steps = server.runtime.statistics()["steps"]
     _leave(server, {**LONG, "stream": True, "n": n}, after_lines=6)
     assert server.runtime.statistics()["steps"] < steps + 1000, "it was aborted within some steps, not at its end"
 
 
 @pytest.mark.parametrize("n", [1, 4])
-def test_leaving_before_a_whole_answer(server: Served, n: int) -> None:
+def test_case_a05_leaving_before_a_whole_answer(server: Served, n: int) -> None:
     _leave(server, {**LONG, "n": n})
 
 
-def test_leaving_before_the_first_token(server: Served) -> None:
+def test_case_a05_leaving_before_the_first_token(server: Served) -> None:
     blocker = threading.Event()
     executor = server.runtime.executor
     step = executor.step
@@ -61,7 +61,7 @@ def test_leaving_before_the_first_token(server: Served) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_leaving_while_a_constraint_compiles(server: Served, stream: bool) -> None:
+def test_case_a05_leaving_while_a_constraint_compiles(server: Served, stream: bool) -> None:
     compiling, go_on = threading.Event(), threading.Event()
     engine = server.runtime.engine
     compiler = engine._compiler
@@ -111,7 +111,7 @@ def test_stopping_by_request_id(server: Served) -> None:
     server.comes_to_rest()
 
 
-def test_a_crashed_step_is_an_error_for_its_requests_only() -> None:
+def test_case_a06_a_crashed_step_is_an_error_for_its_requests_only() -> None:
     with serving() as server:
         executor = server.runtime.executor
         step, calls = executor.step, [0]
@@ -135,7 +135,7 @@ def test_a_crashed_step_is_an_error_for_its_requests_only() -> None:
         server.comes_to_rest()
 
 
-def test_a_dead_engine_is_told_at_once() -> None:
+def test_case_a06_a_dead_engine_is_told_at_once() -> None:
     """The scheduler itself fails: what runs gets its error, /health says so without a key, new requests are refused."""
     with serving(api_key="k") as server:
         scheduler = server.runtime.engine.scheduler
@@ -152,7 +152,7 @@ def test_a_dead_engine_is_told_at_once() -> None:
         assert httpx.get(f"{server.url}/live").status_code == 200
 
 
-def test_a_model_that_hangs_is_told_too() -> None:
+def test_case_a06_a_model_that_hangs_is_told_too() -> None:
     with serving(stall_seconds=0.2) as server:
         go_on = threading.Event()
         executor = server.runtime.executor
@@ -169,7 +169,7 @@ def test_a_model_that_hangs_is_told_too() -> None:
         eventually(lambda: server.http.get("/health").status_code == 200)
 
 
-def test_not_healthy_before_it_is_warm() -> None:
+def test_case_a06_not_healthy_before_it_is_warm() -> None:
     with serving() as server:
         server.state.is_warm = False
         answer = server.http.get("/health")

@@ -51,7 +51,7 @@ def _said(server: Served, said: list[int], **fields: Any) -> tuple[dict[str, Any
 
 
 @pytest.mark.parametrize("text", ["naïve café", "한국어 음절", "👩‍👩‍👧‍👦 family", "日本語", "é" * 20])
-def test_split_characters_are_streamed_whole(server: Served, text: str) -> None:
+def test_case_u01_split_characters_are_streamed_whole(server: Served, text: str) -> None:
     """U01: every token is one byte."""
     whole, pieces = _said(server, _ids(text.encode()))
     assert whole["choices"][0]["text"] == text == "".join(pieces)
@@ -60,7 +60,7 @@ def test_split_characters_are_streamed_whole(server: Served, text: str) -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 8))
-def test_an_end_inside_a_character(server: Served, cut: int) -> None:
+def test_case_u03_an_end_inside_a_character(server: Served, cut: int) -> None:
     """U03: the same, streamed or not, with at most one replacement."""
     whole, pieces = _said(server, _ids("a👩b".encode()), max_tokens=cut)
     text = whole["choices"][0]["text"]
@@ -69,7 +69,7 @@ def test_an_end_inside_a_character(server: Served, cut: int) -> None:
     assert "a👩b".startswith(text.rstrip("\ufffd"))
 
 
-def test_bytes_that_are_no_text(server: Served) -> None:
+def test_case_u03_bytes_that_are_no_text(server: Served) -> None:
     whole, pieces = _said(server, _ids(b"x\xf0 y\xff\xc0z\x80"))
     assert "".join(pieces) == whole["choices"][0]["text"]
     assert "".join(character for character in whole["choices"][0]["text"] if character != "\ufffd") == "x yz"
@@ -86,7 +86,7 @@ def test_bytes_that_are_no_text(server: Served) -> None:
         ("LMNO", "DEFGHIJKLM"),
     ],
 )
-def test_stop_strings_never_leak(server: Served, stop: Any, text: str) -> None:
+def test_case_u04_u06_stop_strings_never_leak(server: Served, stop: Any, text: str) -> None:
     """U04, U06: no part of a stop is in any piece, what was held in vain is flushed, usage counts what was computed."""
     whole, pieces = _said(server, _ids(b"DEFGHIJKLM"), stop=stop)
     assert whole["choices"][0]["text"] == text == "".join(pieces)
@@ -98,7 +98,7 @@ def test_stop_strings_never_leak(server: Served, stop: Any, text: str) -> None:
     assert whole["usage"]["completion_tokens"] == counted[text]
 
 
-def test_special_tokens_stop_without_cutting_text(server: Served) -> None:
+def test_case_u07_special_tokens_stop_without_cutting_text(server: Served) -> None:
     """U07: an end token, a stop token, the literal text of one."""
     assert _said(server, _ids(b"hello"))[0]["choices"][0]["text"] == "hello"
     whole, pieces = _said(server, [*_ids(b"hello"), 0, *_ids(b"more")], stop_token_ids=[0])
@@ -111,7 +111,7 @@ def test_special_tokens_stop_without_cutting_text(server: Served) -> None:
     assert whole["choices"][0]["text"] == "hello"
 
 
-def test_text_that_cannot_be_encoded_is_named(server: Served) -> None:
+def test_case_u09_text_that_cannot_be_encoded_is_named(server: Served) -> None:
     """U09; the byte tokenizer has every byte, so only half a pair can be missing here."""
     assert "offset 1" in server.refused("/tokenize", prompt="a\ud800b")
     assert server.ok("/tokenize", prompt="a\x04b\U00040000")["count"] == len("a\x04b\U00040000".encode())
