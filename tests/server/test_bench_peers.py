@@ -80,7 +80,7 @@ def test_every_answer_has_its_length(served: Served, model: Any, name: str, work
         return
     assert done is not None
     turns = 1 + len((SMALL[work].later_turns or [[]])[0])
-    assert done.output_lens == [6 if work != "one stream" else 6] * (len(SMALL[work].prompts) * turns)
+    assert done.output_lens == [6] * (len(SMALL[work].prompts) * turns)
 
 
 @pytest.mark.parametrize("name", ["endpoint", "plain", "reuse"])
