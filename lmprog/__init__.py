@@ -91,7 +91,7 @@ if TYPE_CHECKING:
     from lmprog.backends.speculation import SpeculativeBackend
     from lmprog.compat.sglang.engine import Engine
     from lmprog.graph import Graph
-    from lmprog.report import render_html, render_tree, totals, trace_events
+    from lmprog.report import export_spans, render_html, render_tree, totals, trace_events
     from lmprog.schema import describe, from_json, partial_json, to_json_schema, tool_schema
 
 __version__ = "0.1.0"
@@ -107,7 +107,7 @@ _LAZY = {  # loaded when first named
     "Runtime": "lmprog.backends.local",
     "RuntimeEndpoint": "lmprog.backends.native",
     "SpeculativeBackend": "lmprog.backends.speculation",
-    **dict.fromkeys(("render_html", "render_tree", "totals", "trace_events"), "lmprog.report"),
+    **dict.fromkeys(("export_spans", "render_html", "render_tree", "totals", "trace_events"), "lmprog.report"),
     **dict.fromkeys(("describe", "from_json", "partial_json", "to_json_schema", "tool_schema"), "lmprog.schema"),
 }
 
@@ -166,6 +166,7 @@ __all__ = [
     "assistant_begin",
     "assistant_end",
     "describe",
+    "export_spans",
     "few_shot",
     "few_shot_turns",
     "flush_cache",
