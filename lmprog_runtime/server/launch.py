@@ -123,7 +123,9 @@ async def warm_up(state: ServerState) -> None:
     except RuntimeFault:
         log.exception("the model cannot generate; /health stays 503")
         return
-    await on_engine(state.runtime.engine, state.runtime.engine.cache.flush)
+    cache = state.runtime.engine.cache
+    # not a flush: that would empty the tiers below, which may hold what was computed before, or by other servers
+    await on_engine(state.runtime.engine, lambda: cache.evict(cache.tree.evictable))
     state.is_warm = True
     address = f"http://{state.settings.host}:{state.settings.port}"
     log.info("ready: %s on %s, warm after %.2f s", state.model_name, address, time.monotonic() - started)

@@ -102,6 +102,7 @@ class Constrained(Strict):
         if not found:
             return None
         kind, source = found[0]
+        _check_whole_characters(self.choices if kind == "choices" and self.choices else [source], kind)
         return Constraint(kind, source, self.whitespace or "compact")  # type: ignore[arg-type]
 
     def _direct(self) -> list[tuple[str, str] | None]:
@@ -123,6 +124,16 @@ class Constrained(Strict):
         if wanted.json_schema is None:
             raise RequestRefused("response_format of type json_schema needs the field json_schema.")
         return "json_schema", json.dumps(wanted.json_schema.schema_)
+
+
+def _check_whole_characters(texts: list[str], name: str) -> None:
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestRefused(
+                f"{name} has half of a surrogate pair at character {error.start}; send whole characters."
+            ) from None
 
 
 class StreamOptions(Strict):
