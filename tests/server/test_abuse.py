@@ -264,5 +264,6 @@ def test_two_servers_on_one_cache_directory(tmp_path: Any) -> None:
     with serving(tiny_runtime(**settings)) as third:
         done = third.ok("/v1/completions", prompt=prompts[0], **more)
         assert done["choices"][0]["text"] == answers[0][0]
-        assert done["usage"]["prompt_tokens_details"]["cached_tokens_details"]["file"] > 0
+        tiers = done["usage"]["prompt_tokens_details"]["cached_tokens_details"]
+        assert tiers["file"] + tiers["host"] > 0, "the host tier was empty, so its tokens came from the files too"
     assert os.listdir(tmp_path)
