@@ -170,7 +170,7 @@ def _cache_config(config: RuntimeConfig, num_slots: int) -> CacheConfig:
 def cascade_rule(executor: Executor) -> CascadeRule | None:
     """When rows that share a prefix attend to it together; None where the model's shape is not known."""
     spec: ModelSpec | None = getattr(executor, "spec", None)
-    return None if spec is None else CascadeRule(query_group=spec.num_heads // spec.num_kv_heads)
+    return None if spec is None else CascadeRule(query_group=spec.num_heads // spec.num_kv_heads, alignment=256)
 
 
 def _scheduler_config(config: RuntimeConfig, context_length: int, cascade: CascadeRule | None) -> SchedulerConfig:
