@@ -34,8 +34,8 @@ class ResumeLog:
         self._seen: Counter[str] = Counter()
         self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 - closed by close()
         try:
-            _lock_file(self._file, path)
-            self._lines = _read_lines(self._file, path)
+            lock_file(self._file, path)
+            self._lines = read_lines(self._file, path)
         except BaseException:
             self._file.close()
             raise
@@ -75,7 +75,7 @@ class ResumeLog:
             return key if self._seen[key] == 1 else f"{key}#{self._seen[key]}"
 
 
-def _lock_file(file: FileIO, path: Path) -> None:
+def lock_file(file: FileIO, path: Path) -> None:
     import fcntl
 
     try:
@@ -84,7 +84,7 @@ def _lock_file(file: FileIO, path: Path) -> None:
         raise InvalidArgument(f"{path} is in use by another batch;", hint="wait for it or give another file.") from None
 
 
-def _read_lines(file: FileIO, path: Path) -> dict[str, dict[str, Any]]:
+def read_lines(file: FileIO, path: Path) -> dict[str, dict[str, Any]]:
     """Complete lines by key. What follows the last line end is cut off."""
     file.seek(0)
     data = file.readall()
