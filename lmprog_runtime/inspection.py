@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from lmprog_runtime.cache.report import Explanation, nodes
+from lmprog_runtime.cache.events import Subscription
+from lmprog_runtime.cache.report import Explanation, nodes, with_texts
 from lmprog_runtime.engine import Engine
 
 
@@ -27,11 +28,23 @@ class CacheView:
         return self._engine.call(self._engine.cache.dump).result()
 
     def explain(self, prompt: str | Sequence[int], *, salt: str | None = None) -> Explanation:
-        """How much of a prompt (text, or token ids) is cached, along which nodes, and why not more."""
+        """How much of a prompt (text, or token ids) is cached, along which nodes, and why not more: the text around
+        the first token that is not, and what the cache has there."""
         tokenizer = self._engine.tokenizer
         ids = [*tokenizer.bos_ids, *tokenizer.encode(prompt)] if isinstance(prompt, str) else list(prompt)
         namespace = self._engine.namespace(salt)
-        return self._engine.call(lambda: self._engine.cache.explain(namespace, ids)).result()
+        found = self._engine.call(lambda: self._engine.cache.explain(namespace, ids)).result()
+        return with_texts(found, ids, tokenizer.decode)
+
+    def events(self) -> Subscription:
+        """From now on, what is stored, removed and cleared, in order; `close()` it in the end. Whoever falls more than
+        100,000 events behind loses the oldest and is told how many."""
+        subscription = Subscription(self._unsubscribe)
+        self._engine.call(lambda: self._engine.cache.subscribe(subscription.put)).result()
+        return subscription
+
+    def _unsubscribe(self, subscription: Subscription) -> None:
+        self._engine.call(lambda: self._engine.cache.unsubscribe(subscription.put)).result()
 
     def statistics(self) -> dict[str, Any]:
         """Counters and gauges, in tokens."""

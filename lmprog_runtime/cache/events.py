@@ -7,6 +7,8 @@ however the tree happens to be cut into nodes. Only whole pages are reported.
 from __future__ import annotations
 
 import hashlib
+import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -24,6 +26,41 @@ class CacheEvent(NamedTuple):
 
 
 Listener = Callable[[CacheEvent], None]
+
+MOST_WAITING = 100_000
+
+
+class Subscription:
+    """Events on their way from the cache's thread to another one. Take them with `take`."""
+
+    def __init__(self, close: Callable[[Subscription], None]) -> None:
+        self._close = close
+        self._waiting: deque[CacheEvent] = deque()
+        self._lock = threading.Lock()
+        self.lost = 0  # events that were dropped because too many waited
+
+    def put(self, event: CacheEvent) -> None:
+        with self._lock:
+            if len(self._waiting) >= MOST_WAITING:
+                self._waiting.popleft()
+                self.lost += 1
+            self._waiting.append(event)
+
+    def take(self) -> list[CacheEvent]:
+        """What has come since the last call."""
+        with self._lock:
+            taken, self._waiting = list(self._waiting), deque()
+            return taken
+
+    def close(self) -> None:
+        """No more events. Idempotent."""
+        self._close(self)
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def hasher(namespace: Namespace) -> hashlib.blake2b:

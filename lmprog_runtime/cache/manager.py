@@ -43,7 +43,10 @@ class CacheManager:
         """`on_event` is called at once for every change and must not call back. `tiers` keep KV beyond the pool."""
         self.config = config
         self.tiers = tiers if config.enabled else None
-        self._on_event = on_event
+        self._listeners: list[Listener] = []
+        self._on_event: Listener | None = None  # costs nothing while nobody listens
+        if on_event is not None:
+            self.subscribe(on_event)
         self.page_size = config.page_size
         self.num_slots = config.num_slots - config.num_slots % config.page_size
         self.counters = CacheCounters()
@@ -362,6 +365,22 @@ class CacheManager:
     def explain(self, namespace: Namespace, token_ids: Sequence[int]) -> Explanation:
         """How much of a prompt is cached, along which nodes, and why not more."""
         return explain(self, namespace, token_ids)
+
+    def subscribe(self, listener: Listener) -> None:
+        """Call it at once for every change from now on; it must not call back."""
+        self._listeners.append(listener)
+        self._on_event = self._tell
+
+    def unsubscribe(self, listener: Listener) -> None:
+        """Idempotent."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+        if not self._listeners:
+            self._on_event = None
+
+    def _tell(self, event: CacheEvent) -> None:
+        for listener in self._listeners:
+            listener(event)
 
     def _report(self, kind: Literal["stored", "removed"], node: Node, low: int, high: int) -> None:
         if self._on_event is not None and low < high:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from lmprog_runtime.cache import keys
@@ -89,6 +89,18 @@ def _plain(node: Node) -> dict[str, Any]:
 Reason = Literal["all cached", "being computed", "other namespace", "evicted", "never seen", "cache off"]
 
 
+class Texts(NamedTuple):
+    """The text around the first token that is not cached."""
+
+    before: str  # the last of what is cached
+    prompt: str  # what the prompt has next
+    cache: tuple[str, ...]  # what the cache has there instead, one text per branch
+
+    def __str__(self) -> str:
+        known = f"; the cache knows {', '.join(map(repr, self.cache))} there" if self.cache else ""
+        return f"After {self.before!r} the prompt goes on with {self.prompt!r}{known}."
+
+
 class Explanation(NamedTuple):
     """Why a prompt is cached as far as it is. The last token is always computed, so "all cached" means all but it."""
 
@@ -98,6 +110,8 @@ class Explanation(NamedTuple):
     path: tuple[tuple[int, int, int], ...]  # start, end and hits of each node that matches
     known_next: tuple[int, ...]  # what the cache has at position `matched` instead: first tokens of the branches there
     namespace: Namespace | None  # one with a longer match, for "other namespace"
+    known_paths: tuple[tuple[int, ...], ...] = ()  # `known_next`, with what follows them there
+    texts: Texts | None = None  # where a tokenizer was at hand
 
     def __str__(self) -> str:
         cause = {
@@ -110,7 +124,8 @@ class Explanation(NamedTuple):
             else "never seen",
             "cache off": "the cache is switched off",
         }
-        return f"{self.matched} of {self.total} tokens are cached: {cause[self.reason]}."
+        window = "" if self.texts is None else f" {self.texts}"
+        return f"{self.matched} of {self.total} tokens are cached: {cause[self.reason]}.{window}"
 
 
 def explain(cache: CacheManager, namespace: Namespace, token_ids: Sequence[int]) -> Explanation:
@@ -122,6 +137,7 @@ def explain(cache: CacheManager, namespace: Namespace, token_ids: Sequence[int])
     branch = cache.tree.roots.get(namespace) if match is None else match.node
     ends_inside = match is not None and match.offset < match.node.length
     following = _following(branch, ends_inside, matched)
+    known_next = tuple(path[0] for path in following)
     better = _better_namespace(cache, namespace, key, matched)
     reason: Reason = "never seen"
     if not cache.config.enabled:
@@ -134,17 +150,27 @@ def explain(cache: CacheManager, namespace: Namespace, token_ids: Sequence[int])
         reason = "evicted"
     elif better is not None:
         reason = "other namespace"
-    return Explanation(reason, matched, total, hits, following, better if reason == "other namespace" else None)
+    elsewhere = better if reason == "other namespace" else None
+    return Explanation(reason, matched, total, hits, known_next, elsewhere, following)
 
 
-def _following(branch: Node | None, ends_inside: bool, matched: int) -> tuple[int, ...]:
+def _following(branch: Node | None, ends_inside: bool, matched: int) -> tuple[tuple[int, ...], ...]:
+    """First tokens of the branches behind a match."""
     if branch is None:
         return ()
     if ends_inside:
         at = matched - branch.start
-        return (keys.decode(keys.piece(branch.key, at, at + 1))[0],)
+        return (tuple(keys.decode(keys.piece(branch.key, at, at + _SHOWN_TOKENS))),)
     shown = list(branch.children.values())[:_SHOWN_TOKENS]
-    return tuple(keys.decode(child.key[: keys.TOKEN_BYTES])[0] for child in shown)
+    return tuple(tuple(keys.decode(keys.piece(child.key, 0, _SHOWN_TOKENS))) for child in shown)
+
+
+def with_texts(found: Explanation, token_ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> Explanation:
+    """The same, with the text around the first token that is not cached."""
+    at = found.matched
+    before, after = token_ids[max(0, at - _SHOWN_TOKENS) : at], token_ids[at : at + _SHOWN_TOKENS]
+    known = tuple(decode(path) for path in found.known_paths)
+    return found._replace(texts=Texts(decode(before), decode(after), known))
 
 
 def _was_evicted(cache: CacheManager, namespace: Namespace, branch: Node | None, key: bytes, matched: int) -> bool:

@@ -152,3 +152,45 @@ def test_a_warmed_prefix_is_a_hit(backend: Runtime) -> None:
     state = straight.run("a prefix that is known ahead", " and more", backend=backend)
     state.sync()
     assert state.usage.cached_tokens == len("a prefix that is known ahead")
+
+
+def test_a_miss_is_explained_with_its_text(backend: Runtime) -> None:
+    backend.warm_prefix("The cat sat on the mat.")
+    found = backend.cache.explain("The cat sat under the table.")
+    assert (found.reason, found.matched) == ("never seen", len("The cat sat "))
+    assert found.texts == (" cat sat"[-7:] + " ", "under th", ("on the m",))
+    assert str(found).endswith("After 'cat sat ' the prompt goes on with 'under th'; the cache knows 'on the m' there.")
+    backend.flush_cache()
+    assert backend.cache.explain("The cat sat under").reason == "evicted"
+
+
+def test_cache_events_follow_what_is_stored_and_dropped(backend: Runtime) -> None:
+    backend.warm_prefix("before")
+    with backend.cache.events() as events:
+        backend.warm_prefix("hello")
+        backend.warm_prefix("hello you")
+        stored = events.take()
+        backend.flush_cache()
+        assert [event.kind for event in events.take()] == ["cleared"]
+    backend.warm_prefix("after")
+    assert events.take() == []
+    assert {event.kind for event in stored} == {"stored"}
+    assert "".join(TOKENIZER.decode(event.token_ids) for event in stored) == "hello you"
+    hashes = [event.hash for event in stored]
+    assert [event.parent for event in stored[1:]] == hashes[:-1]
+
+
+def test_several_samples_share_one_prefill(backend: Runtime) -> None:
+    """n = 3: the prompt is computed once, and each sample is what the same call with its seed gives."""
+    prefix = "a rather long prompt for three samples "
+
+    @function
+    def samples(s: State) -> None:
+        s += prefix + gen("a", n=3, max_tokens=5, temperature=1.0, seed=1, logit_bias=ASCII_ONLY)
+
+    state = samples.run(backend=backend)
+    texts = state["a"]
+    assert len(texts) == 3
+    assert len(set(texts)) > 1
+    assert samples.run(backend=backend)["a"] == texts
+    assert state.usage.prompt_tokens - state.usage.cached_tokens <= len(prefix) + 2
