@@ -112,6 +112,17 @@ class Engine:
         """A hold on the cache that follows a program's stream from request to request."""
         return self.cache.open_lease()
 
+    def fork_lease(self, parent: Lease, count: int) -> list[Lease]:
+        """Leases for streams that start as the parent's, which mostly waits for them: its own hold is no lock now."""
+        children = [self.cache.open_lease() for _ in range(count)]
+        self._put(lambda: self._share(parent, children))
+        return children
+
+    def _share(self, parent: Lease, children: list[Lease]) -> None:
+        for child in children:
+            self.cache.share_lease(parent, child)
+        self.cache.will_return(parent)
+
     def release(self, lease: Lease, *, dead_from: int | None = None) -> None:
         """The stream has ended: let go of its prefix. Its tokens from position `dead_from` on are evicted first."""
         self._put(lambda: self.cache.close_lease(lease, dead_from))

@@ -101,13 +101,13 @@ class Runtime(Backend):
 class LocalStream(Stream):
     """`_ids` are committed; `_pending` holds control ids and literal texts, no two texts next to each other."""
 
-    def __init__(self, runtime: LocalRuntime) -> None:
+    def __init__(self, runtime: LocalRuntime, lease: Any = None) -> None:
         self._runtime = runtime
         self._ids: list[int] = []
         self._pending: list[int | str] = []
         self._roles: tuple[str, ...] = ()
         self._fork_length: int | None = None  # a branch's own tokens, from here on, die with it
-        self._lease = runtime.engine.lease()
+        self._lease = runtime.engine.lease() if lease is None else lease
 
     # -- text and turns -------------------------------------------------------------------------------------------
 
@@ -213,10 +213,10 @@ class LocalStream(Stream):
     # -- branches -------------------------------------------------------------------------------------------------
 
     def fork(self, count: int) -> list[Stream]:
-        return [self._branch() for _ in range(count)]
+        return [self._branch(lease) for lease in self._runtime.engine.fork_lease(self._lease, count)]
 
-    def _branch(self) -> LocalStream:
-        child = LocalStream(self._runtime)
+    def _branch(self, lease: Any) -> LocalStream:
+        child = LocalStream(self._runtime, lease)
         child._ids, child._pending, child._roles = list(self._ids), list(self._pending), self._roles
         child._fork_length = len(self._ids)
         return child
@@ -316,8 +316,18 @@ def _generate_result(done: runtime_request.Completion, tokenizer: Any) -> Genera
             for e in done.logprobs
         ),
         timing=done.timing,
-        meta={"segments": done.segments} if done.usage.forced_tokens else {},
+        meta=_details(done),
     )
+
+
+def _details(done: runtime_request.Completion) -> dict[str, Any]:
+    """What is worth knowing of this output, and nothing that is empty."""
+    found: dict[str, Any] = {"segments": done.segments} if done.usage.forced_tokens else {}
+    if any(done.loaded):
+        found["cached_below"] = dict(zip(("host", "file"), done.loaded, strict=True))  # tokens from the tiers
+    if done.drafts[0]:
+        found["drafts"] = dict(zip(("verified", "accepted"), done.drafts, strict=True))  # guessed tokens
+    return found
 
 
 def _score_result(

@@ -281,11 +281,16 @@ class CacheManager:
 
     def fork_lease(self, parent: Lease) -> Lease:
         """A lease on what the parent holds, for a stream that starts as its parent's."""
-        child, node = Lease(), parent.node
+        child = Lease()
+        self.share_lease(parent, child)
+        return child
+
+    def share_lease(self, parent: Lease, child: Lease) -> None:
+        """Let a lease that holds nothing yet hold what the parent holds."""
+        node = parent.node
         if node is not None and self.tree.is_attached(node):
             self.tree.lock(node)
             self.leases.hold(child, node)
-        return child
 
     def will_return(self, lease: Lease) -> None:
         """The stream waits for others (a join) and comes back later: unlocked, but evicted after everything else."""

@@ -14,10 +14,19 @@ from lmprog.errors import Cancelled, EngineFailed, PromptTooLong, UnencodableTex
 from lmprog.sampling import Sampling
 from lmprog_runtime.config import RuntimeConfig
 from lmprog_runtime.model.files import ModelFiles
-from lmprog_runtime.request import SamplingParams
+from lmprog_runtime.request import GenerateRequest, SamplingParams
 from lmprog_runtime.runtime import LocalRuntime
 from tests.support.byte_tokenizer import CHATML, FIRST_BYTE
-from tests.support.tiny_engine import CONTEXT, TINY_VOCAB, TOKENIZER, tiny_directory, tiny_executor
+from tests.support.tiny_engine import (
+    CONTEXT,
+    TINY_VOCAB,
+    TOKENIZER,
+    greedy,
+    prompt,
+    run,
+    tiny_directory,
+    tiny_executor,
+)
 
 
 def _backend(**settings: object) -> Runtime:
@@ -194,3 +203,28 @@ def test_several_samples_share_one_prefill(backend: Runtime) -> None:
     assert len(set(texts)) > 1
     assert samples.run(backend=backend)["a"] == texts
     assert state.usage.prompt_tokens - state.usage.cached_tokens <= len(prefix) + 2
+
+
+def test_branches_hold_the_prefix_that_they_will_need(backend: Runtime) -> None:
+    """Between fork and first call of a branch, the parent's tokens are locked; afterwards nothing is."""
+    stream = backend.open_stream()
+    lease, engine = stream._lease, backend._runtime.engine  # type: ignore[attr-defined]
+    run(engine, GenerateRequest(prompt("a prefix"), greedy(4), lease=lease))
+    locked = engine.call(lambda: engine.cache.tree.leased).result()
+    branches = stream.fork(3)
+    stream.close()
+    assert engine.call(lambda: engine.cache.tree.leased).result() == locked > 0
+    for branch in branches:
+        branch.close()
+    assert engine.call(lambda: (engine.cache.tree.leased, engine.cache.tree.protected)).result() == (0, 0)
+
+
+def test_guesses_that_came_true_are_reported(backend: Runtime) -> None:
+    @function
+    def loop(s: State) -> None:
+        s += "abcabcabc" + gen("a", max_tokens=30, temperature=0, logit_bias={FIRST_BYTE + 97: 100.0})
+
+    state = loop.run(backend=backend)
+    drafts = state.get_meta_info("a")["drafts"]
+    assert 0 < drafts["accepted"] <= drafts["verified"]
+    assert backend._runtime.statistics()["accepted_tokens"] == drafts["accepted"]
