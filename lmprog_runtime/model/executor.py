@@ -66,8 +66,8 @@ def load_executor(
 ) -> Executor:
     """Load a model. `kind` "auto" takes the first of cpu, torch and hf that can run it here.
 
-    dtype: "auto" is bfloat16 where the processor computes in it, else float32; int8, int4 and gguf (the quantised weights
-    of a GGUF file as they are) need the cpu executor.
+    dtype: "auto" is bfloat16 where the processor computes in it, else float32; int8, int4 and gguf (the weights
+    of a GGUF file as it stores them) need the cpu executor.
     num_slots: None gives 65,536, or as many as fit half of the free memory.
     Raises ModelUnsupported with every executor's reason when none can run the model.
     """

@@ -12,13 +12,17 @@ import pytest
 import torch
 
 from lmprog_kernels.plan import Rule, prepare_plan
+from lmprog_runtime.model import sampler
 from lmprog_runtime.model.decoder import TorchExecutor
 from lmprog_runtime.model.model_spec import read_spec
 from lmprog_runtime.model.weights import open_weights
 from lmprog_runtime.ops import kernels_for
+from lmprog_runtime.request import Constraint, GenerateRequest
+from lmprog_runtime.runtime import constraint_compiler
 from tests.support.attention_oracle import Case, PlanBuilder, dense_attention
 from tests.support.step_batches import Packer, Stream
-from tests.support.tiny_models import eager_logits, save_model
+from tests.support.tiny_engine import TINY_VOCAB, TOKENIZER, greedy, prompt, run, start, tiny_engine
+from tests.support.tiny_models import eager_logits, make_model, save_model
 
 pytest.importorskip("triton", minversion="3.9", reason="older interpreters of Triton fail with numpy 2.4")
 
@@ -49,6 +53,27 @@ def test_a_decoder_on_triton_kernels(dtype: str, tmp_path: Path) -> None:
     expected = eager_logits(model, tokens)
     limit = 1e-5 if dtype == "float32" else 0.06 * float(expected.abs().max())
     assert float((torch.cat(steps) - expected).abs().max()) < limit
+
+
+def test_the_engine_on_triton_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cached prefixes, a batch, and a constraint's masks: what a card runs, with the tokens of the reference."""
+    make_model("llama", vocab_size=TINY_VOCAB, num_hidden_layers=1).save_pretrained(tmp_path)
+    spec = read_spec(tmp_path)
+
+    def answers(name: str) -> list[tuple[int, ...]]:
+        monkeypatch.setattr(sampler, "kernels_for", lambda device: kernels_for(device, name))
+        executor = TorchExecutor(spec, open_weights(tmp_path, spec), num_slots=64, kernels=kernels_for("cpu", name))
+        with tiny_engine(executor, compiler=constraint_compiler(TOKENIZER)) as engine:
+            first = run(engine, GenerateRequest(prompt("shared, "), greedy(3)))
+            waiting = [start(engine, GenerateRequest(prompt(f"shared, {tail}"), greedy(3)))[1] for tail in "ab"]
+            digits = GenerateRequest(prompt("shared"), greedy(3), constraint=Constraint("regex", "[0-9]{3}"))
+            return [result.token_ids for result in (first, *(each.result() for each in waiting), run(engine, digits))]
+
+    assert answers("triton") == answers("reference")
+
+
+def test_a_card_takes_triton() -> None:
+    assert kernels_for("cuda") is kernels_for("cuda:1") is kernels_for("cpu", "triton")
 
 
 _COMPILE = """

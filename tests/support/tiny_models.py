@@ -44,6 +44,10 @@ _LONGROPE = {
     "long_factor": [2.0] * 6,
     "partial_rotary_factor": 0.75,
 }
+_GEMMA_3_ROPES = {
+    "full_attention": {"rope_type": "linear", "rope_theta": 1_000_000.0, "factor": 8.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+}
 
 DESCRIBED: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
@@ -65,9 +69,18 @@ DESCRIBED: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral-no-window": ("mistral", {"sliding_window": None}),
     "qwen2": ("qwen2", {}),
     "qwen2-window": ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2}),
+    "qwen2-yarn": ("qwen2", {"rope_parameters": _YARN}),
     "qwen3": ("qwen3", {"tie_word_embeddings": True}),
+    "qwen3-bias-window": (
+        "qwen3",
+        {"attention_bias": True, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
+    ),
     "smollm3": ("smollm3", {}),
     "phi3": ("phi3", {"sliding_window": 8}),
+    "phi3-partial": (
+        "phi3",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}},
+    ),
     "phi3-longrope": (
         "phi3",
         {"rope_parameters": _LONGROPE, "original_max_position_embeddings": 64, "max_position_embeddings": 256},
@@ -77,7 +90,12 @@ DESCRIBED: dict[str, tuple[str, dict[str, Any]]] = {
         {"embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.5, "attention_multiplier": 0.2},
     ),
     "gemma": ("gemma", {}),
+    "gemma-one-kv-head": ("gemma", {"num_key_value_heads": 1, "head_dim": 32}),
     "gemma2": ("gemma2", {"sliding_window": 8, "query_pre_attn_scalar": 24, "final_logit_softcapping": 5.0}),
+    "gemma3-linear": (
+        "gemma3_text",
+        {"sliding_window": 8, "sliding_window_pattern": 2, "rope_parameters": _GEMMA_3_ROPES},
+    ),
     "gemma3": ("gemma3_text", {"sliding_window": 8, "query_pre_attn_scalar": 24, "sliding_window_pattern": 2}),
 }
 """Families with a model description, and the variants of their configs that change the computation."""
