@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictInt, field_validator
+from pydantic import Field, StrictInt, field_validator, model_validator
 
 from lmprog_runtime.errors import RequestRefused
 from lmprog_runtime.server.protocol import (
@@ -108,6 +108,16 @@ class ResponsesRequest(Labels):
     include: Annotated[list[str], Field(max_length=0)] | None = None
     cache_salt: Salt | None = None
     priority: Priority = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nothing_is_kept(cls, given: Any) -> Any:
+        for name in ("previous_response_id", "conversation", "background"):
+            if isinstance(given, dict) and given.get(name):
+                raise ValueError(
+                    f"this server keeps no responses, so {name} is refused; send the whole conversation in input"
+                )
+        return given
 
     def chat(self) -> ChatRequest:
         """The same question to /v1/chat/completions."""

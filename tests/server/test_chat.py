@@ -324,3 +324,29 @@ def test_responses_with_tools_and_their_results(server: Served) -> None:
 @pytest.mark.parametrize("field", ["previous_response_id", "background", "conversation", "reasoning"])
 def test_what_responses_cannot_do_is_refused_by_name(server: Served, field: str) -> None:
     assert field in server.refused("/v1/responses", model="tiny", input="a", **{field: "x"})
+
+
+@pytest.mark.parametrize("field", ["previous_response_id", "conversation"])
+def test_responses_are_not_kept_and_that_is_said(server: Served, field: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=f"keeps no responses, so {field} .* send the whole conversation"):
+        server.openai.responses.create(model="tiny", input="x", **{field: "resp_1"})  # type: ignore[call-overload]
+
+
+def test_responses_stream_calls_of_functions(server: Served) -> None:
+    """The official client puts the events together to the very same call."""
+    tool: Any = {"type": "function", "strict": True, **TOOL["function"]}
+    wanted: Any = {"model": "tiny", "input": "hello", "tools": [tool], "tool_choice": "required"}
+    with server.openai.responses.stream(**wanted, max_output_tokens=80) as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    kinds = [event.type for event in events]
+    first, last = kinds.index("response.output_item.added"), kinds.index("response.output_item.done")
+    assert kinds[:2] == ["response.created", "response.in_progress"]
+    assert kinds[-1] == "response.completed"
+    assert set(kinds[first + 1 : last - 1]) == {"response.function_call_arguments.delta"}
+    assert kinds[last - 1] == "response.function_call_arguments.done"
+    (call,) = final.output
+    assert call.type == "function_call"
+    told = "".join(e.delta for e in events if e.type == "response.function_call_arguments.delta")
+    assert call.arguments == told
+    assert Light.model_validate_json(told)
