@@ -40,7 +40,9 @@ class Constraint:
 
     kind: Literal["regex", "json_schema", "choices", "grammar", "structural_tag"]
     source: str  # the regex, the schema as JSON text (key order kept), the choices as a JSON list, the grammar text
-    whitespace: str = "compact"  # JSON only: "compact", "flexible", or a regex
+    whitespace: str = "compact"  # JSON only: "compact", "dense", "flexible", or a regex
+    member_order: Literal["schema", "any"] = "schema"  # JSON only: of declared members
+    formats: Literal["assert", "annotate"] = "assert"  # JSON only: whether `format` is enforced
 
 
 class Usage(NamedTuple):

@@ -135,7 +135,10 @@ def constraint_compiler(tokenizer: Tokenizer, backend: str = "default") -> Const
     warm_up(vocabulary)
 
     def compile_request(constraint: Constraint | None, prefix_text: bytes) -> Grammar:
-        grammar = compile_constraint(constraint, vocabulary) if constraint is not None else None
+        grammar = None
+        if constraint is not None:
+            order, formats = constraint.member_order, constraint.formats
+            grammar = compile_constraint(constraint, vocabulary, order=order, formats=formats)
         if prefix_text:
             return prefix_constraint(prefix_text, grammar, vocabulary)
         assert grammar is not None, "a request without constraint and held-back text needs no grammar"

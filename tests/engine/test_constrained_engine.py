@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import threading
@@ -155,3 +156,18 @@ def test_a_cut_output_says_that_it_is_incomplete() -> None:
         request = GenerateRequest(prompt("x"), greedy(4), constraint=Constraint("regex", "[a-c]{10}"))
         result = run(engine, request)
     assert (result.is_complete, result.finish_reason, len(result.text)) == (False, "length", 4)
+
+
+def test_json_options_of_a_request_reach_the_compiler() -> None:
+    members = {name: {"const": name * 2} for name in "ab"}
+    schema = json.dumps({"type": "object", "properties": members, "required": ["a", "b"], "maxProperties": 2})
+    bias = {BYTES.encode("b")[0]: 50.0}
+    params = replace(greedy(40), ignore_eos=False, logit_bias=bias)
+    with tiny_engine(compiler=constraint_compiler(BYTES)) as engine:
+        texts = [
+            run(
+                engine, GenerateRequest(prompt("x"), params, constraint=Constraint("json_schema", schema, **options))
+            ).text
+            for options in ({}, {"member_order": "any"}, {"whitespace": "dense"})
+        ]
+    assert texts == ['{"a": "aa", "b": "bb"}', '{"b": "bb", "a": "aa"}', '{"a":"aa","b":"bb"}']

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import itertools
 from collections.abc import Iterator
@@ -228,3 +229,28 @@ def test_guesses_that_came_true_are_reported(backend: Runtime) -> None:
     drafts = state.get_meta_info("a")["drafts"]
     assert 0 < drafts["accepted"] <= drafts["verified"]
     assert backend._runtime.statistics()["accepted_tokens"] == drafts["accepted"]
+
+
+def _eight(backend: Runtime, **sampling: object) -> list[str]:
+    @function
+    def eight(s: State) -> None:
+        s += "once upon a time"
+        branches = s.fork(8)
+        for branch in branches:
+            branch += gen("a", max_tokens=8, logit_bias=ASCII_ONLY, **sampling)  # type: ignore[arg-type]
+        s["a"] = [branch["a"] for branch in branches]
+
+    return eight.run(backend=backend)["a"]  # type: ignore[no-any-return]
+
+
+def test_case_f03_samples_differ_when_they_should_and_repeat_when_they_should(backend: Runtime) -> None:
+    assert len(set(_eight(backend, temperature=1.0))) > 1
+    seeded = _eight(backend, temperature=1.0, seed=7)
+    assert len(set(seeded)) > 1, "the branches of a seeded fork have seeds of their own"
+    assert _eight(backend, temperature=1.0, seed=7) == seeded
+    with concurrent.futures.ThreadPoolExecutor(4) as others:
+        neighbours = [others.submit(_eight, backend, temperature=1.0) for _ in range(3)]
+        assert _eight(backend, temperature=1.0, seed=7) == seeded
+        for neighbour in neighbours:
+            neighbour.result()
+    assert len(set(_eight(backend, temperature=0))) == 1

@@ -43,7 +43,7 @@ def run(driver: Driver, *sequences: Sequence) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("page_size", [1, 4])
-def test_r01_cold_equals_warm_in_every_way(page_size: int) -> None:
+def test_case_r01_cold_equals_warm_in_every_way(page_size: int) -> None:
     driver = make(page_size=page_size)
     for seed in range(10):
         text = prompt(40 + seed, seed)
@@ -64,7 +64,7 @@ def test_r01_cold_equals_warm_in_every_way(page_size: int) -> None:
     assert 0 < counters.hit < counters.queried
 
 
-def test_r01_no_reuse_at_all_when_switched_off() -> None:
+def test_case_r01_no_reuse_at_all_when_switched_off() -> None:
     cache = CacheManager(CacheConfig(num_slots=512, enabled=False))
     driver = Driver(Scheduler(SchedulerConfig(context_length=8192), cache))
     first, second = job(prompt(50)), job(prompt(50))
@@ -73,7 +73,7 @@ def test_r01_no_reuse_at_all_when_switched_off() -> None:
 
 
 @pytest.mark.parametrize("back", [0, 1, 60])
-def test_r03_prompt_logits_after_a_hit_are_complete_and_equal_to_cold(back: int) -> None:
+def test_case_r03_prompt_logits_after_a_hit_are_complete_and_equal_to_cold(back: int) -> None:
     text = prompt(60)
     warmed = make()
     run(warmed, job(text))
@@ -85,7 +85,7 @@ def test_r03_prompt_logits_after_a_hit_are_complete_and_equal_to_cold(back: int)
     assert sequence.cached_tokens == start  # only what is asked for is computed again
 
 
-def test_r04_a_violation_raises_with_the_tree() -> None:
+def test_case_r04_a_violation_raises_with_the_tree() -> None:
     driver = make()
     run(driver, job(prompt(20)))
     driver.scheduler.cache.slots.free_count -= 1
@@ -93,7 +93,7 @@ def test_r04_a_violation_raises_with_the_tree() -> None:
         driver.scheduler.cache.check()
 
 
-def test_r06_eviction_takes_the_least_recent_leaf_and_no_more_than_asked() -> None:
+def test_case_r06_eviction_takes_the_least_recent_leaf_and_no_more_than_asked() -> None:
     driver = make(num_slots=64)
     a, b = prompt(20, seed=1), prompt(20, seed=2)
     run(driver, job(a, new=1))
@@ -113,7 +113,7 @@ def cached(cache: CacheManager, tokens: list[int]) -> int:
     return 0 if match is None else match.length
 
 
-def test_r07_what_can_never_fit_is_refused_and_others_go_on() -> None:
+def test_case_r07_what_can_never_fit_is_refused_and_others_go_on() -> None:
     driver = make(num_slots=256)
     with pytest.raises(PromptTooLong, match=r"300 tokens and the pool holds 256"):
         driver.submit(job(prompt(300)))
@@ -135,7 +135,7 @@ ADAPTERS = (None, "", "b", "a:b")
 SALTS = (None, "", "a", "a:b")
 
 
-def test_r08_only_equal_keys_share() -> None:
+def test_case_r08_only_equal_keys_share() -> None:
     driver = make(num_slots=2048)
     text = prompt(30)
     spaces = [("model", adapter, salt) for adapter, salt in product(ADAPTERS, SALTS)]
@@ -150,7 +150,7 @@ def test_r08_only_equal_keys_share() -> None:
     assert len(driver.scheduler.cache.tree.roots) == len(spaces)
 
 
-def test_r08_eviction_is_fair_across_namespaces() -> None:
+def test_case_r08_eviction_is_fair_across_namespaces() -> None:
     driver = make(num_slots=100)
     for number in range(4):
         run(driver, job(prompt(20), new=1, namespace=("model", None, str(number))))
@@ -163,7 +163,7 @@ def test_r08_eviction_is_fair_across_namespaces() -> None:
     assert left[0].cached_tokens == 19  # the most recently used one, whichever namespace it is in
 
 
-def test_r10_equal_prefixes_in_one_batch_are_computed_once() -> None:
+def test_case_r10_equal_prefixes_in_one_batch_are_computed_once() -> None:
     driver = make(step_tokens=256)
     jobs = [job(prompt(80)) for _ in range(8)]
     for sequence in jobs:
@@ -177,7 +177,7 @@ def test_r10_equal_prefixes_in_one_batch_are_computed_once() -> None:
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "lpm", "dfs-weight"])
-def test_r10_a_cold_request_starts_within_its_bound_under_a_hot_stream(policy: str) -> None:
+def test_case_r10_a_cold_request_starts_within_its_bound_under_a_hot_stream(policy: str) -> None:
     aging, step_tokens = 300, 32
     driver = make(num_slots=1024, policy=policy, max_running=2, step_tokens=step_tokens, aging_tokens=aging)
     hot = prompt(60)
@@ -232,7 +232,7 @@ def test_higher_priority_goes_first_and_is_preempted_last() -> None:
     assert driver.finished[0] is high
 
 
-def test_f05_mixed_requests_with_aborts_never_cross() -> None:
+def test_case_f05_mixed_requests_with_aborts_never_cross() -> None:
     rng = random.Random(5)
     driver = make(num_slots=700, step_tokens=48)
     jobs = [job(prompt(rng.randrange(5, 60), seed=rng.randrange(6)), new=rng.randrange(1, 12)) for _ in range(160)]
