@@ -51,7 +51,7 @@ class ChatCall:
         self._starts_in_reasoning = request.separate_reasoning and opens_reasoning(self.runtime, ids)
         limit = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
         params = request.params(max_tokens=limit, logprobs=request.logprobs, top_logprobs=request.top_logprobs)
-        constraint = self.plan.constraint or request.constraint()
+        constraint = self.plan.constraint or self.plan.tag or request.constraint()
         return [
             GenerateRequest(
                 ids,

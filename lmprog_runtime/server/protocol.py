@@ -78,9 +78,30 @@ class JsonSchemaFormat(Strict):
     strict: bool | None = None
 
 
+class Structure(Strict):
+    """What may follow a trigger: `begin`, JSON of the schema, `end`."""
+
+    begin: str
+    schema_: dict[str, Any] | bool = Field(alias="schema")
+    end: str
+
+
 class ResponseFormat(Strict):
-    type: Literal["text", "json_object", "json_schema"]
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchemaFormat | None = None
+    structures: Annotated[list[Structure], Field(max_length=512)] | None = None  # of a structural tag
+    triggers: Annotated[list[str], Field(max_length=512)] | None = None
+
+    @model_validator(mode="after")
+    def _has_its_fields_only(self) -> ResponseFormat:
+        names = {"json_schema": {"json_schema"}, "structural_tag": {"structures", "triggers"}}.get(self.type, set())
+        given = {name for name in ("json_schema", "structures", "triggers") if getattr(self, name) is not None}
+        if given != names:
+            wrong = ", ".join(sorted(given ^ names))
+            raise ValueError(
+                f"type {self.type} takes {' and '.join(sorted(names)) or 'no other field'}; see to {wrong}"
+            )
+        return self
 
 
 class Constrained(Strict):
@@ -121,8 +142,10 @@ class Constrained(Strict):
             return None
         if wanted.type == "json_object":
             return "json_schema", '{"type":"object"}'
-        if wanted.json_schema is None:
-            raise RequestRefused("response_format of type json_schema needs the field json_schema.")
+        if wanted.type == "structural_tag":
+            structures = [structure.model_dump(by_alias=True) for structure in wanted.structures or []]
+            return "structural_tag", json.dumps({"structures": structures, "triggers": wanted.triggers})
+        assert wanted.json_schema is not None
         return "json_schema", json.dumps(wanted.json_schema.schema_)
 
 

@@ -25,6 +25,7 @@ class ToolPlan(NamedTuple):
     is_shown: bool = False  # the tools are part of the prompt
     may_call: bool = False  # the answer may hold calls in the model's format
     constraint: Constraint | None = None  # the whole answer is one call, or a list of calls
+    tag: Constraint | None = None  # the answer is text with calls that follow their schemas
     format: ToolFormat = HERMES
     only_one: bool = False  # calls after the first are not wanted
     schemas: Schemas = MappingProxyType({})
@@ -42,7 +43,9 @@ def tool_plan(request: ChatRequest, known: ToolFormat = HERMES) -> ToolPlan:
     schemas = {tool.function.name: tool.function.parameters for tool in request.tools}
     plan = ToolPlan(is_shown=True, format=known, only_one=request.parallel_tool_calls is False, schemas=schemas)
     if choice == "auto":
-        return plan._replace(may_call=request.constraint() is None)
+        may_call = request.constraint() is None
+        is_strict = may_call and known is HERMES and any(tool.function.strict for tool in request.tools)
+        return plan._replace(may_call=may_call, tag=_tag(request.tools) if is_strict else None)
     if request.constraint() is not None:
         raise RequestRefused(
             "A required tool call and another constraint were both given; an answer can follow one only."
@@ -76,6 +79,19 @@ def _envelopes(tools: list[Tool], as_list: bool) -> Constraint:
     if as_list:
         schema = {"type": "array", "items": schema, "minItems": 1, "maxItems": MOST_CALLS}
     return Constraint("json_schema", json.dumps(schema))
+
+
+def _tag(tools: list[Tool]) -> Constraint:
+    """Any text, and calls in Hermes' format; the arguments of those tools that are strict follow their schema."""
+    structures = [
+        {
+            "begin": f'{CALL_OPEN}\n{{"name": {json.dumps(tool.function.name)}, "arguments": ',
+            "schema": closed(tool.function.parameters) if tool.function.strict else {"type": "object"},
+            "end": f"}}\n{CALL_CLOSE}",
+        }
+        for tool in tools
+    ]
+    return Constraint("structural_tag", json.dumps({"structures": structures, "triggers": [CALL_OPEN]}))
 
 
 def closed(parameters: dict[str, Any]) -> dict[str, Any]:

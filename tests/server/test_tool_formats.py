@@ -210,3 +210,32 @@ def test_templates_get_arguments_as_values() -> None:
         text = TOKENIZER.decode_bytes(ids).decode()
     assert f'"arguments": {EASY}' in text
     assert '"arguments": "{\\"city\\": \\"Os"' in text
+
+
+def test_strict_tools_follow_their_schemas_in_the_middle_of_text(server: Served) -> None:
+    """tool_choice is "auto": the model says what it likes, but a call that it begins satisfies the tool's schema."""
+    strict = {"type": "function", "function": {**TOOL["function"], "strict": True}}
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "tools": [strict], "temperature": 0}
+    prompt = server.ok("/v1/chat/completions", **body, max_tokens=1)["usage"]["prompt_tokens"]
+    with saying(server, *TOKENIZER.encode("Well.<tool_call> nonsense "), prompt_length=prompt):
+        (choice,) = server.ok("/v1/chat/completions", **body, max_tokens=600, ignore_eos=True)["choices"]
+    assert choice["message"]["content"] == "Well."
+    call = choice["message"]["tool_calls"][0]["function"]
+    assert call["name"] == "weather"
+    plain = {**body, "tools": [TOOL], "max_tokens": 600}
+    with saying(server, *TOKENIZER.encode("Well.<tool_call> nonsense "), prompt_length=prompt):
+        assert "tool_calls" not in server.ok("/v1/chat/completions", **plain)["choices"][0]["message"]
+
+
+def test_structural_tags_as_a_response_format(server: Served) -> None:
+    structure = {"begin": "<n>", "schema": {"type": "boolean"}, "end": "</n>"}
+    tag = {"type": "structural_tag", "structures": [structure], "triggers": ["<n"]}
+    body: Any = {"model": "tiny", "temperature": 0, "response_format": tag}
+    with saying(server, *TOKENIZER.encode("So <n"), prompt_length=3):
+        text = server.ok("/v1/completions", prompt="abc", **body, max_tokens=20)["choices"][0]["text"]
+    assert text.startswith(("So <n>true</n>", "So <n>false</n>"))
+    for wrong in ({"triggers": None}, {"type": "text"}, {"json_schema": {"name": "x", "schema": {}}}):
+        assert "response_format" in server.refused("/v1/completions", prompt="a", model="tiny",
+                                                   response_format={**tag, **wrong})  # fmt: skip
+    empty = {**tag, "triggers": ["<other>"]}
+    assert "trigger" in server.refused("/v1/completions", prompt="a", model="tiny", response_format=empty)
