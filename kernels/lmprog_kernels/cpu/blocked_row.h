@@ -33,7 +33,7 @@ class FallingOrder {
     }
 
    private:
-    static constexpr size_t kFew = 1024;
+    static constexpr size_t kFew = 256;
     static constexpr int kDigit = 11;
 
     // Unsigned numbers that rise as values fall.

@@ -59,9 +59,8 @@ class RowSampler {
     }
 
     float scaled(float value) const { return (value - values_.top) / temperature_; }
-    Floats weights(Floats values) const {
-        return weights_of_scaled(div(sub(values, broadcast(values_.top)), broadcast(temperature_)));
-    }
+    Floats scaled(Floats values) const { return div(sub(values, broadcast(values_.top)), broadcast(temperature_)); }
+    Floats weights(Floats values) const { return weights_of_scaled(scaled(values)); }
     static Floats weights_of_scaled(Floats x) { return exp(max(x, broadcast(-1000.0f))); }  // 0 far above infinity
 
     // Fills sums_ with the running sum at the end of each block. A weight is exp(scaled value); all sums of weights are double precision.
@@ -101,16 +100,15 @@ class RowSampler {
 
     // Every filter keeps a prefix of the columns in falling order, so a few of the largest mostly suffice.
     int draw_kept(const LmkSampleRow& row) {
-        constexpr int kFirst = 64;
+        constexpr int kFew = 64;
         const std::optional<double> limit = mass_limit(row);
-        for (int count = row.top_k > 0 ? row.top_k : kFirst;; count *= 8) {
-            const float least = values_.reached_by(count);
-            collect_scaled(least);
-            const int kept = count_kept(row, limit);
-            if (kept < static_cast<int>(entries_.size()) || row.top_k > 0 || least == kNever) {
-                return entries_[draw_entry(kept, row.uniform)].column;
-            }
+        collect_scaled(scaled(values_.reached_by(row.top_k > 0 ? row.top_k : kFew)));
+        int kept = count_kept(row, limit);
+        if (kept == static_cast<int>(entries_.size()) && row.top_k <= 0) {
+            collect_scaled(bound_that_suffices(row, limit));
+            kept = count_kept(row, limit);
         }
+        return entries_[draw_entry(kept, row.uniform)].column;
     }
 
     // What the running sum may reach, where that does not depend on top_k.
@@ -119,10 +117,37 @@ class RowSampler {
         return row.top_p * sum_weights();
     }
 
-    // entries_: all columns of at least the scaled `least`, by falling scaled value; kept_weights_: their weights.
-    void collect_scaled(float least) {
-        const float bound = scaled(least);
-        collect([&](float value) { return scaled(value); }, bound);
+    // A scaled value below all that top_p and min_p keep, and hardly more.
+    float bound_that_suffices(const LmkSampleRow& row, std::optional<double> limit) {
+        const float least = row.min_p > 0.0 ? static_cast<float>(std::log(row.min_p)) - 1e-3f : kNever;
+        return limit ? std::max(least, bound_of_mass(*limit * (1.0 + 1e-9))) : least;
+    }
+
+    // By a histogram over the logarithms of the weights: sorting the whole vocabulary takes ten times as long.
+    float bound_of_mass(double mass) const {
+        constexpr int kBins = 1024;
+        constexpr float kPerUnit = 16.0f;
+        double bins[kBins] = {};
+        for (int b = 0; b < values_.blocks; b++) {
+            if (values_.top_of(b) == kNever) continue;
+            alignas(64) float weight[kBlock], place[kBlock];
+            for (int i = 0; i < kBlock; i += kLanes) {
+                const Floats x = scaled(load(values_.block(b) + i));
+                store(weight + i, weights_of_scaled(x));
+                store(place + i, min(mul(x, broadcast(-kPerUnit)), broadcast(kBins - 1.0f)));
+            }
+            for (int i = 0; i < kBlock; i++) bins[static_cast<int>(place[i])] += weight[i];
+        }
+        for (int bin = 0; bin < kBins - 1; bin++) {
+            mass -= bins[bin];
+            if (mass <= 0.0) return static_cast<float>(bin + 1) / -kPerUnit;
+        }
+        return kNever;
+    }
+
+    // entries_: all columns of at least `bound`, by falling scaled value; kept_weights_: their weights.
+    void collect_scaled(float bound) {
+        collect([this](Floats values) { return scaled(values); }, bound);
         const size_t size = entries_.size();
         kept_weights_.resize(size + kLanes);
         for (size_t i = 0; i < size; i++) kept_weights_[i] = entries_[i].value;
@@ -134,12 +159,19 @@ class RowSampler {
     template <class Change>
     void collect(const Change& change, float bound) {
         entries_.clear();
+        const Floats least = broadcast(std::max(bound, std::numeric_limits<float>::lowest()));
         for (int b = 0; b < values_.blocks; b++) {
-            if (values_.top_of(b) == kNever || change(values_.top_of(b)) < bound) continue;
-            const float* block = values_.block(b);
-            for (int i = 0; i < kBlock; i++) {
-                const float value = change(block[i]);
-                if (value >= bound && block[i] > kNever) entries_.push_back({value, b * kBlock + i});
+            if (values_.top_of(b) == kNever) continue;
+            for (int i = 0; i < kBlock; i += kLanes) {
+                const Floats x = change(load(values_.block(b) + i));
+                uint32_t found = at_least(x, least);
+                if (!found) continue;
+                float lanes[kLanes];
+                store(lanes, x);
+                for (; found; found &= found - 1) {
+                    const int lane = __builtin_ctz(found);
+                    entries_.push_back({lanes[lane], b * kBlock + i + lane});
+                }
             }
         }
         order_.sort(entries_);
@@ -173,7 +205,7 @@ class RowSampler {
         row.logprob = logits[row.token] - normaliser;
         row.found_top = 0;
         if (row.num_top == 0) return;
-        collect([](float value) { return value; }, values_.reached_by(row.num_top));
+        collect([](Floats values) { return values; }, values_.reached_by(row.num_top));
         row.found_top = std::min(row.num_top, static_cast<int>(entries_.size()));
         for (int i = 0; i < row.found_top; i++) {
             row.top_ids[i] = entries_[i].column;

@@ -25,6 +25,10 @@ inline Floats min(Floats a, Floats b) { return _mm256_min_ps(a, b); }
 inline Floats div(Floats a, Floats b) { return _mm256_div_ps(a, b); }
 // Bit i: lane i is not a number.
 inline uint32_t nans(Floats a) { return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, a, _CMP_UNORD_Q))); }
+// Bit i: lane i of a is at least that of b.
+inline uint32_t at_least(Floats a, Floats b) {
+    return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ)));
+}
 // 1 / a, relative error under 3e-7; a must be finite.
 inline Floats reciprocal(Floats a) {
     const Floats r = _mm256_rcp_ps(a);

@@ -25,6 +25,8 @@ inline Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
 inline Floats div(Floats a, Floats b) { return _mm512_div_ps(a, b); }
 // Bit i: lane i is not a number.
 inline uint32_t nans(Floats a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q); }
+// Bit i: lane i of a is at least that of b.
+inline uint32_t at_least(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
 // 1 / a, relative error under 2e-7; a must be finite.
 inline Floats reciprocal(Floats a) {
     const Floats r = _mm512_rcp14_ps(a);
