@@ -144,6 +144,8 @@ class Constrained(Strict):
             return "json_schema", '{"type":"object"}'
         if wanted.type == "structural_tag":
             structures = [structure.model_dump(by_alias=True) for structure in wanted.structures or []]
+            texts = [text for structure in wanted.structures or [] for text in (structure.begin, structure.end)]
+            _check_whole_characters([*texts, *(wanted.triggers or [])], "response_format")
             return "structural_tag", json.dumps({"structures": structures, "triggers": wanted.triggers})
         assert wanted.json_schema is not None
         return "json_schema", json.dumps(wanted.json_schema.schema_)

@@ -127,6 +127,16 @@ def test_lengths_that_are_none(server: Served, length: str) -> None:
         '{"model":"tiny","prompt":"a","max_tokens":1,"json_schema":{"const":"\\ud800"}}',
         '{"model":"tiny","prompt":"a","max_tokens":1,"grammar":"start: \\"\\ud800\\""}',
         '{"model":"tiny","prompt":"a","max_tokens":1,"metadata":' + '{"a":' * 3000 + "1" + "}" * 3000 + "}",
+        *(
+            '{"model":"tiny","prompt":"a","max_tokens":1,"response_format":{"type":"structural_tag","structures":'
+            f'[{{"begin":"{begin}","schema":{{}},"end":"{end}"}}],"triggers":["{trigger}"]}}}}'
+            for begin, end, trigger in (
+                ("\\ud800", "", "a"),
+                ("a", "\\ud800", "a"),
+                ("a", "", "\\ud800"),
+                ("a", "", ""),
+            )
+        ),
         '{"model":"tiny","prompt":[[]],"max_tokens":1}',
         '{"model":"tiny","prompt":[[1],"a"],"max_tokens":1}',
         '{"model":"tiny","prompt":[true],"max_tokens":1}',
