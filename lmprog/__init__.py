@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from lmprog.backends.base import Backend, Usage
 from lmprog.backends.scripted import ScriptedBackend, ScriptedCall
+from lmprog.beam import beam
 from lmprog.choices import (
     ChoicesMethod,
     greedy_token_selection,
@@ -165,6 +166,7 @@ __all__ = [
     "assistant",
     "assistant_begin",
     "assistant_end",
+    "beam",
     "describe",
     "export_spans",
     "few_shot",

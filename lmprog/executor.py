@@ -256,9 +256,14 @@ class Executor:
 
     def take_stream_of(self, other: Executor) -> None:
         """Go on with the stream of an executor that is idle, and that ends now."""
-        mine, self._stream, other._stream = self.stream, other.stream, None
-        mine.close()
+        stream, other._stream = other.stream, None
+        self.go_on_with(stream)
         other.end()
+
+    def go_on_with(self, stream: Stream) -> None:
+        """Own another stream in place of the one there was."""
+        mine, self._stream = self.stream, stream
+        mine.close()
 
     # -- waiting --------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from lmprog.errors import InvalidArgument
 from lmprog.sampling import Sampling
 
 if TYPE_CHECKING:
+    from lmprog.beam import Beam
     from lmprog.reasoning import Reasoning
 
 Appendable: TypeAlias = "Node | str | list[Any] | tuple[Any, ...]"
@@ -49,6 +50,7 @@ class Gen(Node):
     heal: bool | None = None
     convert: Callable[[str], Any] | None = None  # from generated text to the value of the variable
     reasoning: Reasoning | None = None  # thoughts that are kept apart
+    beam: Beam | None = None  # how a beam search writes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def as_node(value: object) -> Node:
     if isinstance(value, Node):
         return value
     if isinstance(value, str):
-        return Text(value)
+        return Text(str.__str__(value))  # a plain str also of a placeholder, which answers no questions
     if isinstance(value, list | tuple):
         return Block(tuple(part for item in value for part in _parts(as_node(item))))
     raise InvalidArgument(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from lmprog import arguments, context, streaming, transcript
 from lmprog.backends.base import GenerateCall, Usage
+from lmprog.beam import BeamStep, needs_of
 from lmprog.context import RunContext, branch_seed
 from lmprog.errors import Cancelled, InvalidArgument, UnknownVariable
 from lmprog.executor import Executor, Step
@@ -137,7 +138,11 @@ class State:
         record = Record("gen", node.name or "", location=location)
         constraint, heal = node.constraint, node.heal
         call = GenerateCall(sampling, constraint, heal, wants_deltas=self._run.settings.wants_deltas)
-        if (sampling.n or 1) > 1:
+        if node.beam is not None:
+            self._run.require_sampling(needs_of(node.beam))
+            self._declare(node.name, Written(node.name or "", record, node.convert))
+            self._submit(BeamStep(record, call, node.beam))
+        elif (sampling.n or 1) > 1:
             samples = SamplesStep(record, call, node.convert)
             self._declare(node.name, Computed(lambda: record.status == "done", samples.values, record))
             self._submit(samples)

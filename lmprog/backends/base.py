@@ -54,6 +54,7 @@ class TokenLogprob(NamedTuple):
     token_id: int | None
     logprob: float | None
     top: tuple[tuple[str, float], ...] = ()
+    top_ids: tuple[int, ...] = ()  # of the tokens in `top`, where the backend knows them
 
 
 class GenerateResult(NamedTuple):

@@ -312,7 +312,13 @@ def _generate_result(done: runtime_request.Completion, tokenizer: Any) -> Genera
         usage=Usage(*done.usage),
         token_ids=done.token_ids,
         logprobs=tuple(
-            TokenLogprob(text_of(e.token_id), e.token_id, e.logprob, tuple((text_of(i), p) for i, p in e.top))
+            TokenLogprob(
+                text_of(e.token_id),
+                e.token_id,
+                e.logprob,
+                tuple((text_of(i), p) for i, p in e.top),
+                tuple(i for i, _ in e.top),
+            )
             for e in done.logprobs
         ),
         timing=done.timing,

@@ -411,7 +411,7 @@ def _generate_result(answer: Mapping[str, Any]) -> GenerateResult:
 def _logprobs(meta: Mapping[str, Any]) -> tuple[TokenLogprob, ...]:
     entries = zip(meta.get("output_token_logprobs", ()), meta.get("output_top_logprobs", ()), strict=True)
     return tuple(
-        TokenLogprob(text, token_id, logprob, tuple((text, logprob) for logprob, _, text in top))
+        TokenLogprob(text, token_id, logprob, tuple((t, p) for p, _, t in top), tuple(i for _, i, _ in top))
         for (logprob, token_id, text), top in entries
     )
 

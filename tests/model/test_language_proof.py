@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from lmprog import Runtime, assistant, function, gen, select, system, user
+from lmprog import Runtime, assistant, beam, function, gen, select, system, user
 from tests.support.default_model import default_tokenizer
 from tests.support.real_model import PROMPTS, oracle
 
@@ -124,3 +124,45 @@ def test_no_generated_token_is_prefilled_again(backend: Runtime) -> None:
         known = before["prompt_tokens"] + len(before["token_ids"])
         assert after["cached_tokens"] >= known - 1
         assert after["prompt_tokens"] > known
+
+
+# -- beam search --------------------------------------------------------------------------------------------------
+
+
+@function
+def search(s: Any, prompt: str) -> None:
+    s += prompt + beam(gen("x", max_tokens=6, ignore_eos=True), width=3)
+    s += gen("y", max_tokens=1, temperature=0)
+
+
+def reference_beam(ids: tuple[int, ...], width: int, length: int) -> tuple[tuple[int, ...], float]:
+    alive: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
+    for _ in range(length):
+        with torch.no_grad():
+            logprobs = oracle()(torch.tensor([ids + more for more, _ in alive])).logits[:, -1].log_softmax(-1)
+        best = logprobs.topk(width)
+        grown = [
+            ((*more, token), sofar + value)
+            for (more, sofar), tokens, values in zip(alive, best.indices.tolist(), best.values.tolist(), strict=True)
+            for token, value in zip(tokens, values, strict=True)
+        ]
+        alive = sorted(grown, key=lambda pair: -pair[1])[:width]
+    return alive[0]
+
+
+@pytest.mark.parametrize("prompt", [PROMPTS[1], PROMPTS[5], PROMPTS[17]])
+def test_beam_search_is_the_textbooks(backend: Runtime, prompt: str) -> None:
+    state = search.run(prompt, backend=backend)
+    found, after = state.get_meta_info("x"), state.get_meta_info("y")
+    tokens, logprob = reference_beam(ids_of(prompt), 3, 6)
+    assert found["token_ids"] == tokens
+    assert found["beams"][0]["logprob"] == pytest.approx(logprob, abs=1e-3)
+    assert after["prompt_tokens"] == len(ids_of(prompt)) + 6
+    assert after["cached_tokens"] >= len(ids_of(prompt)) + 4  # the best's own stream: only its last token is new
+    backend.cache.check()
+
+
+def test_beam_search_after_a_space(backend: Runtime) -> None:
+    state = search.run("The capital of France is ", backend=backend)
+    assert state.text().startswith("The capital of France is " + state["x"])
+    assert state["x"].startswith("Paris")

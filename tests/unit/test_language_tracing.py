@@ -310,3 +310,14 @@ def test_cache_of_a_chat_is_computed_with_the_backends_own_turns() -> None:
     assert text.endswith("In short words: ")
     assert [(call.kind, call.prompt) for call in backend.calls] == [("score", text)]
     assert backend.open_streams == 0
+
+
+def test_an_argument_alone_is_text() -> None:
+    @function
+    def program(s, q):
+        s += q
+        s += [q, "!"]
+        s += user(q) + gen("x")
+
+    whole = program.run("why", backend=ScriptedBackend("ok")).text()
+    assert program.trace().run(q="why", backend=ScriptedBackend("ok")).text() == whole
