@@ -86,8 +86,8 @@ def test_warm_flushed_and_batched_runs_repeat_the_cold_one(cold: list[list[int]]
 
 
 def test_preempted_runs_repeat_the_cold_one(cold: list[list[int]]) -> None:
-    loop = Loop(num_slots=96, decode_reserve=0)
-    assert loop.run(*PROMPTS[:10]) == cold[:10]
+    loop = Loop(num_slots=160, decode_reserve=0)
+    assert loop.run(*PROMPTS) == cold
     assert loop.scheduler.counters.preemptions > 0
 
 
@@ -123,6 +123,26 @@ def test_forked_programs_repeat_the_cold_ones(cascade: CascadeRule | None, alone
         assert loop.cached[1:] == [60] * 4
         assert loop.run(*program(number), new=5) == alone[number]
         assert loop.cached == [64] * 5
+
+
+def test_forked_programs_repeat_the_cold_ones_flushed_preempted_and_restarted(
+    alone: list[list[list[int]]], tmp_path: Path
+) -> None:
+    flushed, crowded = Loop(), Loop(num_slots=84, decode_reserve=0)
+    tiers = TierConfig(directory=tmp_path, block_tokens=16, write_on_hit=0)
+    first = Loop(tiers=tiers)
+    for number in range(10):
+        flushed.cache.flush()
+        assert flushed.run(*program(number), new=5) == alone[number]
+        assert crowded.run(*program(number), new=5) == alone[number]
+        first.run(*program(number), new=5)
+    assert crowded.scheduler.counters.preemptions > 0
+    first.cache.close()
+    second = Loop(tiers=tiers)
+    for number in range(10):
+        assert second.run(*program(number), new=5) == alone[number]
+        assert min(second.cached) >= 48, "whole blocks of the trunk come from the files"
+    second.cache.close()
 
 
 def test_scores_of_a_token_tree_equal_those_of_plain_prompts() -> None:
