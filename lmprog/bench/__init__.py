@@ -1,0 +1,1 @@
+"""The programs of `lmprog bench programs`, and their ablations."""
