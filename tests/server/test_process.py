@@ -103,6 +103,43 @@ def test_sigterm_finishes_what_runs_and_the_log_has_no_prompt(model: Path) -> No
     assert "sk-from" not in log
 
 
+def test_sigterm_under_load_loses_nothing(model: Path) -> None:
+    """Every request ends: those that were taken with their whole answer, those after the signal with a 503."""
+    ends: list[tuple[int, str]] = []
+    with _process(model, "--served-model-name", "small", "--max-running", "4") as (process, url):
+        body: dict[str, Any] = {"model": "small", "prompt": "x", "max_tokens": 60, "stream": True}
+        body["logit_bias"] = ASCII_ONLY
+        is_told = threading.Event()
+
+        def ask() -> None:
+            with httpx.Client(base_url=url, timeout=60) as client:
+                while not is_told.is_set():
+                    with client.stream("POST", "/v1/completions", json=body) as answer:
+                        lines = [line for line in answer.iter_lines() if line]
+                    ends.append((answer.status_code, lines[-1]))
+                    if answer.status_code == 503:
+                        return
+
+        def run() -> None:
+            try:
+                ask()
+            except httpx.ConnectError:  # it has stopped listening
+                return
+
+        readers = [threading.Thread(target=run) for _ in range(12)]
+        for reader in readers:
+            reader.start()
+        eventually(lambda: len(ends) > 12)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=40)
+        is_told.set()
+        for reader in readers:
+            reader.join(60)
+        assert process.returncode == 0
+    assert {status for status, _ in ends} <= {200, 503}
+    assert all(line == "data: [DONE]" for status, line in ends if status == 200)
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
