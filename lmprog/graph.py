@@ -1,4 +1,4 @@
-"""The graph of a traced program: it prints, draws itself as HTML, and runs without the program's Python code.
+"""The graph of a traced program: it prints, draws itself as HTML and SVG, and runs without the program's Python code.
 
 Its operations stand in program order, each with the number of the state it is for (0: the root). When it runs, all of
 it is handed to the executors at once: a text that needs a value of another branch waits for it there, not in a thread.
@@ -7,17 +7,17 @@ it is handed to the executors at once: a text that needs a value of another bran
 from __future__ import annotations
 
 import contextlib
-import html
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from lmprog import drawing
 from lmprog.backends.base import Backend
 from lmprog.errors import InvalidArgument
 from lmprog.executor import Executor
 from lmprog.forks import Branches, BranchName, JoinMode, OnError
-from lmprog.nodes import Gen, Node, RoleBegin, RoleEnd, Select, Special, Text
+from lmprog.nodes import Gen, Node, RoleBegin, RoleEnd, Select, Text
 from lmprog.placeholders import Template, Use
 from lmprog.program import Program, Run, SyncProgram, warm
 from lmprog.record import Record
@@ -94,8 +94,12 @@ Op: TypeAlias = "Append | Read | SetVariable | Fork | Join | End | Enter | Leave
 class Graph:
     """What `program.trace()` returns. `parameters` are the arguments that it still needs, in order."""
 
-    def __init__(self, program: Program[Any, Any], parameters: Mapping[str, int], ops: Sequence[Op]) -> None:
+    def __init__(
+        self, program: Program[Any, Any], parameters: Mapping[str, int], ops: Sequence[Op], moved: Sequence[str] = ()
+    ) -> None:
         self.name, self.parameters, self.ops = program.name, tuple(parameters), tuple(ops)
+        self.moved = tuple(moved)  # what `reordered` has done, in words
+        self.traced = program
         self.references = dict(parameters)
         self.program = GraphProgram(self, program)
 
@@ -112,6 +116,18 @@ class Graph:
             self.program.cache(options.get("backend"))
         return self.program.run_batch(items, **options)
 
+    def reordered(self) -> Graph:
+        """The graph with constant paragraphs before those with values in them, so that more runs share more.
+
+        This changes the prompt, and so it is only done when asked for: `moved` says what stands elsewhere now, and
+        `print(graph)` shows it. Only whole lines of constant text move, only inside a turn, never over a gen, select,
+        fork or variable, and text with a value in it keeps its place among such.
+        """
+        from lmprog.reordering import reorder
+
+        ops, moved = reorder(self)
+        return Graph(self.traced, self.references, ops, (*self.moved, *moved))
+
     def constant_prefix(self) -> list[Node]:
         """Text and turns at the beginning that depend on no parameter and no model."""
         return prefix_of(self.ops)
@@ -121,11 +137,14 @@ class Graph:
         return list(dict.fromkeys(name for op in self.ops if (name := _name_set_by(op)) is not None))
 
     def __str__(self) -> str:
-        head = f"{self.name}({', '.join(self.parameters)})"
-        return "\n".join([head, *_lines_of(self, 0, "  ")])
+        return drawing.as_text(self)
 
     def _repr_html_(self) -> str:
-        return f'<div style="{_STYLE}"><b>{html.escape(self.name)}</b>{_html_of(self, 0)}</div>'
+        return drawing.as_html(self)
+
+    def svg(self) -> str:
+        """A drawing: states from top to bottom, branches to the right of their fork, joins as arrows back."""
+        return drawing.as_svg(self)
 
     def describe(self, template: Template) -> str:
         """A text with the names of its values in braces."""
@@ -299,65 +318,3 @@ class _TemplateStep(WaitStep):
         self.record.text = _filled(self._pieces)
         executor.stream.append_text(self.record.text)
         executor.transcript.append(self.record)
-
-
-# -- printing -----------------------------------------------------------------------------------------------------
-
-_STYLE = "font-family:monospace;white-space:pre-wrap;border-left:2px solid #8ac;padding-left:6px"
-
-
-def _label_of(graph: Graph, op: Op) -> tuple[str, str] | None:
-    """(kind, details) of an operation that is worth showing."""
-    if isinstance(op, Append):
-        return _label_of_node(graph, op)
-    if isinstance(op, SetVariable):
-        value = op.value if op.template is None else graph.describe(op.template)
-        return "set", f"{op.name} = {value!r}"
-    if isinstance(op, Fork):
-        return "fork", f"into {len(op.children)}"
-    if isinstance(op, Join):
-        return "join", f"{op.mode}, on_error={op.on_error}"
-    return ("scope", op.value) if isinstance(op, Enter) and op.kind == "scope" else None
-
-
-def _label_of_node(graph: Graph, op: Append) -> tuple[str, str]:
-    node = op.node
-    if op.template is not None:
-        return "text", repr(graph.describe(op.template))
-    if isinstance(node, Text):
-        return "text", repr(node.text)
-    if isinstance(node, Gen):
-        form = [f"{node.constraint.kind} {node.constraint.source}"] if node.constraint else []
-        return "gen", " ".join([node.name or "", *(f"{k}={v!r}" for k, v in node.sampling.given().items()), *form])
-    if isinstance(node, Select):
-        return "select", f"{node.name or ''} {list(node.choices)} by {node.method.name}"
-    if isinstance(node, RoleBegin | RoleEnd):
-        return ("turn" if isinstance(node, RoleBegin) else "end", node.role)
-    assert isinstance(node, Special)
-    return "special", node.token
-
-
-def _lines_of(graph: Graph, state: int, indent: str) -> Iterable[str]:
-    for op in graph.of_state(state):
-        if (label := _label_of(graph, op)) is None:
-            continue
-        yield f"{indent}{label[0]:<6} {label[1]}".rstrip()
-        if isinstance(op, Fork):
-            for name, child in zip(op.names, op.children, strict=True):
-                yield f"{indent}  branch {name!r}"
-                yield from _lines_of(graph, child, indent + "    ")
-
-
-def _html_of(graph: Graph, state: int) -> str:
-    parts = []
-    for op in graph.of_state(state):
-        if (label := _label_of(graph, op)) is None:
-            continue
-        parts.append(f"<div><i>{label[0]}</i> {html.escape(label[1])}</div>")
-        if isinstance(op, Fork):
-            branches = (
-                f'<div style="{_STYLE}"><b>{html.escape(str(name))}</b>{_html_of(graph, child)}</div>'
-                for name, child in zip(op.names, op.children, strict=True)
-            )
-            parts.append(f'<div style="display:flex;gap:12px">{"".join(branches)}</div>')
-    return "".join(parts)

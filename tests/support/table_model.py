@@ -12,6 +12,7 @@ from itertools import product
 from lmprog.backends.base import (
     Backend,
     ChoiceScore,
+    FinishReason,
     GenerateCall,
     GenerateResult,
     PendingCall,
@@ -99,7 +100,7 @@ class TableStream(Stream):
         if chosen != END:
             self.ids = (*self.ids, chosen)
         usage = Usage(len(self.prompt) + len(self.ids), 0, 1)
-        reason = "stop" if chosen == END else "length"
+        reason: FinishReason = "stop" if chosen == END else "length"
         ids = () if chosen == END else (chosen,)
         sink.done(GenerateResult(TOKENS[chosen], reason, None, True, usage, ids, (entry,)))
         return _Over()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -18,9 +21,21 @@ from lmprog import (
     system,
     user,
 )
-from tests.support.language import counting, error_of, no_threads_left, threads_of_the_language
+from tests.support.language import (
+    appended,
+    counting,
+    error_of,
+    forked,
+    joined,
+    no_threads_left,
+    scoped,
+    straight,
+    threads_of_the_language,
+)
 
 pytestmark = pytest.mark.timeout(20)
+SVG = "{http://www.w3.org/2000/svg}"
+PROGRAMS_TO_DRAW = [straight, forked, appended, joined, scoped]
 
 
 @function(temperature=0.5)
@@ -321,3 +336,116 @@ def test_an_argument_alone_is_text() -> None:
 
     whole = program.run("why", backend=ScriptedBackend("ok")).text()
     assert program.trace().run(q="why", backend=ScriptedBackend("ok")).text() == whole
+
+
+# -- drawing ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("program", PROGRAMS_TO_DRAW, ids=lambda program: program.name)
+def test_svg_shows_every_step_once_and_nothing_overlaps(program: Any) -> None:
+    graph = program.trace()
+    root = ElementTree.fromstring(graph.svg())
+    boxes = [{k: int(v) for k, v in r.attrib.items() if k != "fill"} for r in root.iter(f"{SVG}rect")]
+    titles = [title.text for title in root.iter(f"{SVG}title")]
+    lines = [" ".join(line.split()) for line in str(graph).splitlines()[1:]]
+    named = [re.sub("^branch '(.*)'$", r"branch \1", line) for line in lines]
+    assert sorted(" ".join(title.split()) for title in titles[1:]) == sorted(named)
+    for a, b in itertools.combinations(boxes, 2):
+        apart = a["x"] + a["width"] <= b["x"] or b["x"] + b["width"] <= a["x"]
+        assert apart or a["y"] + a["height"] <= b["y"] or b["y"] + b["height"] <= a["y"]
+    for box in boxes:
+        assert box["x"] + box["width"] <= int(root.attrib["width"])
+        assert box["y"] + box["height"] <= int(root.attrib["height"])
+
+
+def test_svg_is_well_formed_whatever_the_text() -> None:
+    graph = judge.trace("<b>&\x00\x1b\ud800]]>")
+    assert ElementTree.fromstring(graph.svg().encode("utf-8", "strict")) is not None
+
+
+# -- reordering ---------------------------------------------------------------------------------------------------
+
+
+@function
+def grade(s, essay, criteria):
+    s += system("You grade.")
+    with s.user():
+        s += f"Essay: {essay}\n"
+        s += "Answer in one word.\n"
+        s += f"Criteria: {criteria}\n"
+        s += "Be fair.\n"
+        s += "The grade:"
+    s += assistant(gen("grade")) + user("Why?")
+    with s.assistant():
+        s += gen("why")
+        s += " is the reason.\n"
+        s += f"It is about {s['grade']}.\n"
+        s += "Thank you.\n"
+
+
+def test_constant_paragraphs_come_first_when_asked() -> None:
+    graph = grade.trace()
+    moved = graph.reordered()
+    text = moved.run(essay="E", criteria="C", backend=ScriptedBackend("good")).text()
+    assert "Answer in one word.\nBe fair.\nEssay: E\nCriteria: C\nThe grade:" in text
+    assert prefix_text(moved).endswith("user\nAnswer in one word.\nBe fair.\nEssay: ")
+    assert prefix_text(graph).endswith("user\nEssay: ")
+
+
+def prefix_text(graph: Any) -> str:
+    """Up to the first value, as the backend sees it."""
+    backend = counting()
+    graph.run_batch([], backend=backend, warms_prefix=True)
+    return backend.calls[0].prompt
+
+
+def test_nothing_is_reordered_unasked() -> None:
+    program_text = grade.run("E", "C", backend=ScriptedBackend("good")).text()
+    graph = grade.trace()
+    assert graph.moved == ()
+    assert graph.run(essay="E", criteria="C", backend=ScriptedBackend("good")).text() == program_text
+
+
+def test_dependent_text_keeps_its_place() -> None:
+    """Text with values, what ends within a line, and what follows a gen, fork or variable."""
+    text = grade.trace().reordered().run(essay="E", criteria="C", backend=ScriptedBackend("good")).text()
+    order = ["Essay: E", "Criteria: C", "The grade:", "Why?", "good is the reason.", "Thank you.", "It is about good."]
+    assert [text.find(each) for each in order] == sorted(text.find(each) for each in order) != [-1] * len(order)
+
+    @function
+    def fixed(s, x):
+        s += f"A {x}"
+        s += " same line\n"
+        s += f"B {x}\n"
+        s += gen("y") + "rest\n"
+        s["v"] = 1
+        s += f"C {x}\n"
+        with s.var_scope("scope"):
+            s += "D\n"
+        with s.fork(1) as branches:
+            branches += "branch\n" + gen("z")
+        s += "E\n"
+
+    graph = fixed.trace()
+    assert graph.reordered().ops == graph.ops
+    assert graph.reordered().moved == ()
+
+
+def test_what_moved_is_said() -> None:
+    moved = grade.trace().reordered()
+    assert moved.moved == (
+        "'Answer in one word.\\n' before 'Essay: {essay}\\n'",
+        "'Be fair.\\n' before 'Essay: {essay}\\n'",
+        "'Thank you.\\n' before 'It is about {grade}.\\n'",
+    )
+    assert str(moved).splitlines()[-1] == f"  moved  {moved.moved[-1]}"
+    assert moved.reordered().moved == moved.moved
+
+
+def test_a_batch_shares_more_after_reordering() -> None:
+    items = [{"essay": f"essay {i}", "criteria": "C"} for i in range(4)]
+    plain, better = counting(), counting()
+    grade.trace().run_batch(items, backend=plain, warms_prefix=True)
+    grade.trace().reordered().run_batch(items, backend=better, warms_prefix=True)
+    assert len(better.calls[0].prompt) > len(plain.calls[0].prompt) + 20
+    assert sorted(len(c.prompt) for c in plain.calls[1:]) == sorted(len(c.prompt) for c in better.calls[1:])
