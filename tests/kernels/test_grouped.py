@@ -22,20 +22,23 @@ def _matrix(dtype: str, outputs: int, inputs: int, seed: int = 0) -> GroupedMatr
     return GroupedMatrix(integers, scales, None if dtype == "int8" else minima)
 
 
-def _packed(matrix: torch.Tensor | GroupedMatrix, dtype: str, size: int, *, interleave: bool) -> torch.Tensor:
+def _packed(
+    level: str, matrix: torch.Tensor | GroupedMatrix, dtype: str, size: int, *, interleave: bool
+) -> torch.Tensor:
     memory = Memory(size)
-    Packer(load_library(), memory).linear(matrix, None, dtype, interleave=interleave)
+    Packer(load_library(level), memory).linear(matrix, None, dtype, interleave=interleave)
     return memory.bytes[: memory.used]
 
 
+@pytest.mark.parametrize("level", available_levels())
 @pytest.mark.parametrize("interleave", [False, True])
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
 @pytest.mark.parametrize(("outputs", "inputs"), [(64, 32), (128, 96)])
-def test_bytes(dtype: str, interleave: bool, outputs: int, inputs: int) -> None:
+def test_bytes(level: str, dtype: str, interleave: bool, outputs: int, inputs: int) -> None:
     matrix = _matrix(dtype, outputs, inputs)
-    size = packed_bytes(load_library(), dtype, outputs + 64, inputs)
-    found = _packed(matrix, dtype, size, interleave=interleave)
-    assert torch.equal(found, _packed(matrix.to_float(), dtype, size, interleave=interleave))
+    size = packed_bytes(load_library(level), dtype, outputs + 64, inputs)
+    found = _packed(level, matrix, dtype, size, interleave=interleave)
+    assert torch.equal(found, _packed(level, matrix.to_float(), dtype, size, interleave=interleave))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int4"])

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 GROUP = 32
-_PANEL, _HALF = 32, 16  # outputs that are packed together; gates and values take turns by halves
 
 
 class GroupedMatrix(NamedTuple):
@@ -39,13 +38,14 @@ class GroupedMatrix(NamedTuple):
             return ((integers - 128) * scales).flatten(1)
         return (integers * scales + self.minima.float().unsqueeze(2)).flatten(1)
 
-    def panels(self, *, interleave: bool) -> Tensor:
-        """The bytes as `lmk_pack` would write them; the number of outputs must be a multiple of 32."""
-        matrix = self.map(_gates_and_values) if interleave else self
-        blocks = matrix.integers.view(-1, _PANEL, self.integers.shape[1] // GROUP, GROUP)
+    def panels(self, *, panel: int, interleave: bool) -> Tensor:
+        """The bytes as `lmk_pack` would write them. panel: outputs that are packed together, see `Library.panel`; the
+        number of outputs must be a multiple of it."""
+        matrix = self.map(lambda rows: _gates_and_values(rows, panel // 2)) if interleave else self
+        blocks = matrix.integers.view(-1, panel, self.integers.shape[1] // GROUP, GROUP)
         packed = _bytes(blocks) if matrix.minima is None else _nibbles(blocks)
         floats = [values for values in (matrix.scales, matrix.minima) if values is not None]
-        by_group = [values.view(-1, _PANEL, values.shape[1]).transpose(1, 2).contiguous() for values in floats]
+        by_group = [values.view(-1, panel, values.shape[1]).transpose(1, 2).contiguous() for values in floats]
         return torch.cat([packed, *(values.view(torch.uint8) for values in by_group)], dim=2).flatten()
 
 
@@ -70,6 +70,6 @@ def _nibbles(blocks: Tensor) -> Tensor:
     return (low | high << 4).permute(0, 2, 3, 1, 4).flatten(2)
 
 
-def _gates_and_values(rows: Tensor) -> Tensor:
+def _gates_and_values(rows: Tensor, half: int) -> Tensor:
     """Rows of gates, then as many values, into halves of panels by turns."""
-    return rows.view(2, -1, _HALF, *rows.shape[1:]).transpose(0, 1).reshape(rows.shape)
+    return rows.view(2, -1, half, *rows.shape[1:]).transpose(0, 1).reshape(rows.shape)

@@ -57,6 +57,11 @@ class Library:
             function = getattr(self.functions, name)
             function.restype, function.argtypes = result, arguments
 
+    @property
+    def panel(self) -> int:
+        """Outputs that are packed together: two vectors of float32."""
+        return 16 if self.level == "avx2" else 32
+
 
 def check(status: int) -> None:
     """Raise what a status returned by the library stands for."""

@@ -53,7 +53,7 @@ class Packer:
     """Packs matrices into one Memory, whose size must have been summed with `packed_bytes` before."""
 
     def __init__(self, library: Library, memory: Memory) -> None:
-        self._functions, self._memory = library.functions, memory
+        self._functions, self._panel, self._memory = library.functions, library.panel, memory
 
     def linear(self, weight: Matrix, bias: Tensor | None, dtype: str, *, interleave: bool = False) -> Linear:
         """weight [outputs, inputs]; dtype: what a tensor is kept as. interleave: it holds gates, then values."""
@@ -69,7 +69,7 @@ class Packer:
         return Linear(FORMATS[dtype], rows, columns, 0, panels, self._bias(bias, rows, interleave))
 
     def _grouped(self, weight: GroupedMatrix, bias: Tensor | None, interleave: bool) -> Linear:
-        source = weight.panels(interleave=interleave)
+        source = weight.panels(panel=self._panel, interleave=interleave)
         (rows, columns), kind = weight.integers.shape, FORMATS[weight.dtype]
         panels = self._memory.take(source.nbytes)
         ctypes.memmove(panels, source.data_ptr(), source.nbytes)
