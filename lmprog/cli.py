@@ -7,7 +7,7 @@ import importlib
 import sys
 from collections.abc import Callable
 
-from lmprog.errors import LmprogError, MissingDependency
+from lmprog.errors import LmprogError
 from lmprog_runtime.errors import RuntimeFault
 
 _OWN_PARSERS = {
@@ -15,6 +15,7 @@ _OWN_PARSERS = {
     "serve": ("lmprog_runtime.launch_server", "serve a model over HTTP: OpenAI's API, the native one, a web page"),
     "chat": ("lmprog.chat_command", "talk to a model in the terminal"),
     "eval": ("lmprog.eval_command", "run a few-shot benchmark: a format that lmprog knows, or a task of your own"),
+    "lm-eval": ("lmprog_runtime.harness.command", "run lm-evaluation-harness with lmprog as one of its models"),
     "doctor": ("lmprog_runtime.doctor", "what this machine has, and how fast it is"),
     "bench": ("lmprog.bench_command", "benchmarks: serving, programs, peers; a report with pictures"),
 }
@@ -49,8 +50,6 @@ def _parser() -> argparse.ArgumentParser:
     pull = _add(commands, "pull", _pull, "fetch a model, so that it works offline")
     pull.add_argument("model")
     _add(commands, "models", _models, "list the models on this machine")
-    harness = _add(commands, "lm-eval", _lm_eval, "run lm-evaluation-harness with lmprog as one of its models")
-    harness.add_argument("arguments", nargs=argparse.REMAINDER, help="what lm_eval takes, such as --model lmprog")
     for name, (_, text) in _OWN_PARSERS.items():
         _add(commands, name, _help_of, text)
     return parser
@@ -84,15 +83,6 @@ def _pull(options: argparse.Namespace) -> int:
 
     files = pull(options.model)
     print(f"{options.model}: {files.directory}")
-    return 0
-
-
-def _lm_eval(options: argparse.Namespace) -> int:
-    try:
-        from lmprog_runtime.harness.lm_eval_model import run_harness
-    except ImportError as error:
-        raise MissingDependency(f"{error.name} is not installed.", hint="Run: pip install lm-eval") from error
-    run_harness(options.arguments)
     return 0
 
 

@@ -8,8 +8,8 @@ radix tree.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from lm_eval.api.model import TemplateLM
@@ -42,6 +42,7 @@ class LmprogModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
             settings.setdefault("device", device)
         self.runtime = LocalRuntime.start(**{"model": pretrained, "dtype": "float32", **settings})
         self.truncated = 0
+        self._encoded = lru_cache(maxsize=64)(self._encode)  # the choices of a context come one after another
 
     @property
     def eot_token_id(self) -> int:
@@ -59,6 +60,13 @@ class LmprogModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
     def tokenizer_name(self) -> str:
         return self.runtime.files.name.replace("/", "__")
 
+    def get_model_info(self) -> dict[str, Any]:
+        """What lm-eval writes into its results beside its own settings."""
+        info = self.runtime.info()
+        used = self.runtime.statistics()
+        noted = {"truncated_contexts": self.truncated, "computed_tokens": used["computed_tokens"]}
+        return {**{name: info[name] for name in ("revision", "executor", "dtype", "device")}, **noted}
+
     def chat_template(self, chat_template: bool | str = False) -> str | None:
         del chat_template  # a model here has one template, its own
         return self.runtime.files.chat_template
@@ -75,9 +83,12 @@ class LmprogModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
         """Ids of a text in which a chat template may have written control tokens."""
+        return list(self._encoded(string, add_special_tokens is not False))
+
+    def _encode(self, string: str, may_start: bool) -> list[int]:
         tokenizer = self.runtime.tokenizer
         ids = tokenizer.encode_segments(tokenizer.split_specials(string))
-        starts = add_special_tokens is not False and tuple(ids[: len(tokenizer.bos_ids)]) != tokenizer.bos_ids
+        starts = may_start and tuple(ids[: len(tokenizer.bos_ids)]) != tokenizer.bos_ids
         return [*tokenizer.bos_ids, *ids] if starts else ids
 
     def _loglikelihood_tokens(
@@ -151,11 +162,3 @@ class LmprogModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
         ids, _ = self._fit(self.tok_encode(context), [0] * most)
         stop = tuple(text for text in stops if text)
         return GenerateRequest(ids, SamplingParams(max_tokens=most, temperature=temperature, stop=stop, **params))
-
-
-def run_harness(arguments: list[str]) -> None:
-    """The `lm_eval` command, with the model registered."""
-    from lm_eval.__main__ import cli_evaluate
-
-    sys.argv = ["lm_eval", *arguments]
-    cli_evaluate()
