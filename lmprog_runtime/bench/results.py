@@ -1,0 +1,89 @@
+"""Results of benchmarks, read back from their JSON Lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from lmprog_runtime.errors import RequestRefused
+
+KINDS = ("serving", "programs", "peers")
+
+
+class Results(NamedTuple):
+    serving: list[dict[str, Any]]
+    programs: list[dict[str, Any]]
+    peers: list[dict[str, Any]]
+
+    @classmethod
+    def read(cls, paths: Sequence[Path]) -> Results:
+        """RequestRefused with the number of a line that is no result."""
+        found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
+        for path in paths:
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                result = _parsed(path, number, line)
+                found[result["kind"]].append(result)
+        return cls(**found)
+
+
+def _parsed(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        result = json.loads(line)
+    except ValueError as error:
+        raise RequestRefused(f"{path}, line {number} is not JSON: {error}.") from error
+    if not isinstance(result, dict) or result.get("kind") not in KINDS:
+        raise RequestRefused(f"{path}, line {number} is no result of `lmprog bench`.")
+    return result
+
+
+Curves = dict[str, list[tuple[float, float]]]  # by label, points with rising x
+
+
+def label_of(result: dict[str, Any]) -> str:
+    if result["tag"]:
+        return str(result["tag"])
+    return "without prefix cache" if result["disable_radix_cache"] else "with prefix cache"
+
+
+def curves(serving: Sequence[dict[str, Any]], x: str, y: str) -> Curves:
+    """Medians of y by x over results of equal load (rate and concurrency), sorted along x."""
+    groups: dict[tuple[str, str, str, str], list[dict[str, Any]]] = {}
+    for result in serving:
+        load = (str(result["request_rate"]), str(result["max_concurrency"]), str(pool_size(result)))
+        groups.setdefault((label_of(result), *load), []).append(result)
+    found: Curves = {}
+    for (label, *_), some in groups.items():
+        found.setdefault(label, []).append((median(_value(r, x) for r in some), median(_value(r, y) for r in some)))
+    return {label: sorted(points) for label, points in found.items()}
+
+
+def _value(result: dict[str, Any], key: str) -> float:
+    return float(pool_size(result) if key == "pool" else result[key] or 0.0)
+
+
+def pool_size(result: dict[str, Any]) -> int:
+    return int(result["target"].get("max_total_tokens", 0))
+
+
+def loads(serving: Sequence[dict[str, Any]]) -> set[tuple[str, str]]:
+    """The different request rates and concurrencies."""
+    return {(str(result["request_rate"]), str(result["max_concurrency"])) for result in serving}
+
+
+def describe(result: dict[str, Any]) -> str:
+    """Machine, versions, dtype and threads in one line."""
+    machine, model = result["environment"], result.get("model", {})
+    model = model if isinstance(model, dict) else result["target"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)
+    parts = [
+        f"{machine['processor']}, {machine['cores']} cores, {machine['device']}",
+        f"{model.get('model', result.get('model'))} in {model.get('dtype', 'unknown dtype')}",
+        f"executor {model.get('executor', 'unknown')}",
+        f"{result.get('threads') or machine['torch_threads']} threads",
+        f"Python {machine['python']}, {versions}",
+        machine["date"],
+    ]
+    return "; ".join(parts)

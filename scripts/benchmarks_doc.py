@@ -1,0 +1,76 @@
+"""Writes docs/benchmarks.md from results of `lmprog bench`. No number in that page is typed by hand.
+
+python scripts/benchmarks_doc.py docs/benchmarks/*.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from lmprog_runtime.bench.report import tables
+from lmprog_runtime.bench.results import Results
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+
+HEAD = """# Benchmarks
+
+This page is made by `scripts/benchmarks_doc.py` from the JSON that `lmprog bench` wrote
+(`docs/benchmarks/`); under each table stands what it ran on. Ratios are of medians over interleaved
+rounds: every setting and every side runs once in each round, another one first each time. `lmprog bench
+report docs/benchmarks/*.jsonl` makes pictures of them."""
+
+NOTES = {
+    "Peers": """All sides have the same prompts (in token ids, fresh in each round) and lengths of answers; transformers
+also has the same weights, threads and dtype (bfloat16 where lmprog has int8 or int4). Times in brackets
+are over lmprog's. transformers runs batches of equal lengths, so that nothing is padded: plain, and
+with the KV of the shared beginning (or of the conversation) kept by hand, where that is natural. It has
+no constraints: for JSON it generates freely, as many tokens as the longest answer of its batch has
+here. lmprog starts from an empty cache in each round.
+
+Shapes at scale 1: few-shot, 64 requests of 1,000 shared and 40 own tokens, 16 out; choices, 32
+questions on a shared prefix of 500 tokens with 4 choices of 6; chat, 8 conversations of 4 turns of 100
+tokens, 32 out; fork, 16 branches on 800 tokens, 64 out; JSON extraction, 32 documents of 150 tokens on
+an instruction of 300, up to 96 out; one stream, 128 in and out; batch of 16, 128 in and out, nothing
+shared. The scale multiplies shared lengths and numbers of requests.""",
+    "Programs": """Runs start from an empty cache. Brackets say how many times as fast the programs are with everything on.
+Without forks, branches run one after the other. The best possible hit rate computes every distinct edge
+of the tree of all requests once, in a pool without end. Free text has fixed lengths, so all settings do
+the same work.""",
+    "Serving": """Names and meanings are those of SGLang's bench_serving. A cold cache was emptied after the warm-up.""",
+}
+
+COMMANDS = {
+    "Peers": "lmprog bench peers --rounds 3 --output-file docs/benchmarks/peers.jsonl",
+    "Programs": "lmprog bench programs --count 16 --rounds 3 --output-file docs/benchmarks/programs.jsonl",
+    "Serving": (
+        "lmprog bench serving --dataset-name generated-shared-prefix --scale 0.25 --gsp-num-groups 8 --disable-tqdm "
+        "--gsp-prompts-per-group 8 --output-file docs/benchmarks/serving.jsonl --compare "
+        + " ".join(f'"--max-concurrency {n}" "--max-concurrency {n} --disable-radix-cache"' for n in (1, 4, 16))
+    ),
+}
+
+
+def document(results: Results) -> Iterator[str]:
+    yield HEAD
+    for title, head, rows, note in tables(results):
+        yield f"## {title}\n\n{NOTES[title]}\n"
+        yield "\n".join([_line(head), "|---" + "|---:" * (len(head) - 1) + "|", *map(_line, rows)])
+        yield f"\n{note}\n\n    {COMMANDS[title]}\n"
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", nargs="+", type=Path)
+    parser.add_argument("--output", type=Path, default=DOCUMENT)
+    options = parser.parse_args()
+    options.output.write_text("\n".join(document(Results.read(options.results))), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
