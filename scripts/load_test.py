@@ -5,6 +5,9 @@
 At the end: every request that was not left has ended (an answer, a refusal with a reason, or 429), nothing runs, every
 used slot of the KV pool is a cached prefix and after a flush none is used, and with `--pid` the process is about as
 large as after a warm-up under the same load. Status 1 when one of these is not so.
+
+The KV pool counts as memory when it is first used, so give the server one that the warm-up fills
+(`--max-total-tokens 8192`); then the load also makes it evict and preempt.
 """
 
 from __future__ import annotations
