@@ -34,11 +34,12 @@ questions on a shared prefix of 500 tokens with 4 choices of 6; chat, 8 conversa
 tokens, 32 out; fork, 16 branches on 800 tokens, 64 out; JSON extraction, 32 documents of 150 tokens on
 an instruction of 300, up to 96 out; one stream, 128 in and out; batch of 16, 128 in and out, nothing
 shared. The scale multiplies shared lengths and numbers of requests.""",
-    "Programs": """Runs start from an empty cache. Brackets say how many times as fast the programs are with everything on.
-Without forks, branches run one after the other. The best possible hit rate computes every distinct edge
+    "Programs": """Runs start from an empty cache. Brackets say how many times as fast the programs are with
+everything on. Without forks, branches run one after the other. The best possible hit rate computes every distinct edge
 of the tree of all requests once, in a pool without end. Free text has fixed lengths, so all settings do
 the same work.""",
-    "Serving": """Names and meanings are those of SGLang's bench_serving. A cold cache was emptied after the warm-up.""",
+    "Serving": """Names and meanings are those of SGLang's bench_serving. A cold cache was emptied after
+the warm-up.""",
 }
 
 COMMANDS = {
@@ -53,7 +54,7 @@ COMMANDS = {
 
 
 def document(results: Results) -> Iterator[str]:
-    yield HEAD
+    yield f"{HEAD}\n"
     for title, head, rows, note in tables(results):
         yield f"## {title}\n\n{NOTES[title]}\n"
         yield "\n".join([_line(head), "|---" + "|---:" * (len(head) - 1) + "|", *map(_line, rows)])

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
-from lmprog_runtime.bench.results import Curves, Results, curves, loads, pool_size
+from lmprog_runtime.bench.results import Curves, Results, curves, load_of, pool_size, series
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 STYLE = {
@@ -39,11 +39,11 @@ def figures(results: Results) -> Iterator[tuple[str, Figure]]:
             yield "programs", program_bars(results.programs[-1]["programs"])
         if results.peers:
             yield "peers", peer_bars(results.peers[-1]["seconds"])
-        if len(loads(results.serving)) > 1:
-            yield "latency", latency_curve(results.serving)
-        sizes = {pool_size(result) for result in results.serving if not result["disable_radix_cache"]}
-        if len(sizes) > 1:
-            yield "pool", pool_curve(results.serving)
+        if found := series(results.serving, varied=load_of, fixed=pool_size):
+            yield "latency", latency_curve(found)
+        cached = [result for result in results.serving if not result["disable_radix_cache"]]
+        if found := series(cached, varied=pool_size, fixed=load_of):
+            yield "pool", pool_curve(found)
 
 
 def program_bars(programs: dict[str, Any]) -> Figure:
@@ -58,7 +58,7 @@ def program_bars(programs: dict[str, Any]) -> Figure:
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_xlim(0, 1.12)
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.set_xlabel("programs per second without the part; the number is how many times as fast they are with it")
+    axes.set_xlabel("rate without the part (beside it: how many times as fast with it)")
     axes.set_title("What each part is worth")
     bars = [Patch(color=COLOURS[number]) for number in range(len(ABLATIONS))]
     figure.legend(bars, ABLATIONS, loc="outside lower center", ncols=3, frameon=False)
@@ -121,8 +121,7 @@ def latency_curve(serving: Sequence[dict[str, Any]]) -> Figure:
 def pool_curve(serving: Sequence[dict[str, Any]]) -> Figure:
     figure = Figure(figsize=(6.5, 4))
     axes = figure.add_subplot()
-    cached = [result for result in serving if not result["disable_radix_cache"]]
-    found = curves(cached, "pool", "cache_hit_rate")
+    found = curves(serving, "pool", "cache_hit_rate")
     _lines(axes, found)
     sizes = sorted({int(x) for points in found.values() for x, _ in points})
     axes.set_xscale("log", base=2)

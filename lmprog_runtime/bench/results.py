@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -68,9 +68,25 @@ def pool_size(result: dict[str, Any]) -> int:
     return int(result["target"].get("max_total_tokens", 0))
 
 
-def loads(serving: Sequence[dict[str, Any]]) -> set[tuple[str, str]]:
-    """The different request rates and concurrencies."""
-    return {(str(result["request_rate"]), str(result["max_concurrency"])) for result in serving}
+Key = Callable[[dict[str, Any]], Hashable]
+
+
+def load_of(result: dict[str, Any]) -> Hashable:
+    return str(result["request_rate"]), str(result["max_concurrency"])
+
+
+def series(serving: Sequence[dict[str, Any]], varied: Key, fixed: Key) -> list[dict[str, Any]]:
+    """The results of one workload and one `fixed` that have the most values of `varied`; none with a single value."""
+    groups: dict[Hashable, list[dict[str, Any]]] = {}
+    for result in serving:
+        workload = (result["dataset_name"], result["total_input_tokens"], fixed(result))
+        groups.setdefault(workload, []).append(result)
+
+    def values(group: list[dict[str, Any]]) -> int:
+        return len({varied(result) for result in group})
+
+    best = max(groups.values(), key=values, default=[])
+    return best if values(best) > 1 else []
 
 
 def describe(result: dict[str, Any]) -> str:

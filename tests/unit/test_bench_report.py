@@ -12,7 +12,7 @@ import pytest
 from lmprog_runtime.bench import report
 from lmprog_runtime.bench.metrics import serving_metrics
 from lmprog_runtime.bench.outcome import Outcome
-from lmprog_runtime.bench.results import Results, curves, describe
+from lmprog_runtime.bench.results import Results, curves, describe, load_of, pool_size, series
 from lmprog_runtime.errors import RequestRefused
 
 MACHINE = {
@@ -65,7 +65,7 @@ PEERS = {
     "model": MODEL,
     "environment": MACHINE,
 }
-ALL = [PROGRAMS, PEERS, serving_result(1), serving_result(4, seconds=1.0), serving_result(1, cached=False, pool=2048)]
+ALL = [PROGRAMS, PEERS, serving_result(1), serving_result(4, seconds=1.0), serving_result(1, cached=False)]
 
 
 def write(path: Path, results: list[dict[str, Any]]) -> Path:
@@ -91,6 +91,16 @@ def test_a_point_is_the_median_of_the_rounds_of_one_load() -> None:
     assert found == {"with prefix cache": [(0.5, 2.0), (2.0, 0.5)], "without prefix cache": [(0.5, 2.0)]}
     pools = curves([serving_result(1, pool=size) for size in (4096, 512)], "pool", "cache_hit_rate")
     assert pools == {"with prefix cache": [(512, 0.5), (4096, 0.5)]}
+
+
+def test_a_curve_is_of_one_workload_with_one_thing_varied() -> None:
+    at_loads = [serving_result(number, pool=512) for number in (1, 2, 4)]
+    at_pools = [serving_result(3, pool=size) for size in (256, 1024)]
+    other = serving_result(8, pool=512) | {"total_input_tokens": 99}
+    results = [*at_pools, other, *at_loads]
+    assert series(results, varied=load_of, fixed=pool_size) == at_loads
+    assert series(results, varied=pool_size, fixed=load_of) == at_pools
+    assert series(at_loads, varied=pool_size, fixed=load_of) == series([], varied=load_of, fixed=pool_size) == []
 
 
 def test_tables_have_ratios_of_medians() -> None:
