@@ -31,8 +31,10 @@ def lfu(node: Node) -> Rank:
 
 
 def slru(node: Node) -> Rank:
-    """Two segments: what was never matched again goes before what was."""
-    return (node.hits > 0, node.used)
+    """Two segments: what was never matched again is on probation and goes before what was. Protection ends when as much
+    as the whole pool has been evicted since the last use, so what was hot once cannot fill the pool for good. Source:
+    segmented LRU (Karedla et al., 1994), its bound in evicted tokens, which a heap can keep."""
+    return (node.level + (node.hits > 0), node.used)
 
 
 def fifo(node: Node) -> Rank:
@@ -76,7 +78,9 @@ class EvictionHeap:
         self._policy = named("eviction policy", policy, POLICIES)
         self._entries: list[_Entry] = []
         self._stamp = 0
-        self.level = 0.0  # rank of the latest victim: what `cost` adds to at each use, so that old fame fades
+        # What nodes take over at each use, so that old fame fades: for `cost` the rank of the latest victim, for `slru`
+        # what has been evicted so far, in pools.
+        self.level = 0.0
 
     def offer(self, node: Node) -> None:
         """A leaf under no lock. One that still has an entry keeps it."""
@@ -100,10 +104,15 @@ class EvictionHeap:
             if self._rank(node) > rank:
                 self._push(node)
                 continue
-            if rank[0] == _PLAIN:
+            if rank[0] == _PLAIN and self._policy is cost:
                 self.level = rank[1]
             return node
         return None
+
+    def turn_over(self, share: float) -> None:
+        """A share of the pool was evicted."""
+        if self._policy is slru:
+            self.level += share
 
     def __len__(self) -> int:
         return len(self._entries)

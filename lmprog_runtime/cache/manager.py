@@ -138,6 +138,7 @@ class CacheManager:
         while freed < count and (node := self.evictor.pop()) is not None:
             freed += self._evict(node, max(0, node.length - self._ceil(count - freed)))
         self.counters.evicted += freed
+        self.evictor.turn_over(freed / self.num_slots)
         return freed
 
     def _evict(self, node: Node, keep: int) -> int:

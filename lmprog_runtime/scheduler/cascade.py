@@ -18,15 +18,17 @@ from lmprog_runtime.scheduler.chunk import Chunk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CascadeRule:
-    """A shared part becomes one item when both hold; the executor knows from where on that is faster."""
+    """A shared part becomes one item when all hold; the executor knows from where on that is faster."""
 
     min_keys: int = 512  # length of the shared part
     min_rows: int = 32  # rows that share it, times `query_group`
+    min_saved: int = 0  # keys that need not be read again: length of the part, times the rows but one
     query_group: int = 1  # query heads per KV head
     alignment: int = 128  # parts begin and end at multiples of this position, so that sums are cut at the same places
 
     def pays(self, rows: int, keys: int) -> bool:
-        return keys >= self.min_keys and rows * self.query_group >= self.min_rows
+        is_wide = rows * self.query_group >= self.min_rows
+        return keys >= self.min_keys and is_wide and keys * (rows - 1) >= self.min_saved
 
 
 class SharedPart(NamedTuple):

@@ -68,16 +68,25 @@ def test_each_policy_keeps_what_it_promises(policy: str, survivor: list[int]) ->
     assert kept == [tokens is survivor for tokens in (A, B, C)]
 
 
-def test_old_fame_fades_under_the_cost_policy_but_not_under_lfu() -> None:
+def test_old_fame_fades_under_cost_and_slru_but_not_under_lfu() -> None:
     outcome = {}
-    for policy in ("cost", "lfu"):
+    for policy in ("cost", "slru", "lfu"):
         cache = make(num_slots=40, policy=policy)
         for _ in range(5):
             use(cache, A)
         for fresh in range(100, 160):
             use(cache, [fresh] * 12)
         outcome[policy] = cached(cache, A)
-    assert outcome == {"cost": 0, "lfu": 9}
+    assert outcome == {"cost": 0, "slru": 0, "lfu": 9}
+
+
+def test_the_protected_segment_outlives_a_flood_that_is_smaller_than_the_pool() -> None:
+    cache = make(num_slots=40, policy="slru")
+    for _ in range(2):
+        use(cache, A)
+    for fresh in range(100, 104):
+        use(cache, [fresh] * 12)
+    assert cached(cache, A) == 9
 
 
 def test_unknown_policy_is_refused_with_a_guess() -> None:

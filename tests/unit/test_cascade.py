@@ -133,3 +133,10 @@ def test_plan_without_a_rule_is_one_item_per_sequence() -> None:
     decodes = driver.step()
     assert decodes is not None
     assert decodes.batch.plan.items[:, 4].tolist() == [ALL_KEYS] * 4
+
+
+def test_a_part_pays_when_it_saves_enough_reading() -> None:
+    rule = CascadeRule(min_keys=512, min_rows=6, min_saved=2048, query_group=3)
+    assert [rule.pays(rows, 1024) for rows in (1, 2, 3)] == [False, False, True]
+    assert [rule.pays(2, keys) for keys in (2047, 2048)] == [False, True]
+    assert not rule.pays(64, 511)
