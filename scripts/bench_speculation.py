@@ -51,12 +51,13 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batches", type=lambda text: [int(n) for n in text.split(",")], default=[1, 8])
+    parser.add_argument("--work", choices=[work.name for work in WORK], help="only this one")
     arguments = parser.parse_args()
     runtimes = [
         LocalRuntime.start(dtype=arguments.dtype, speculation=speculation, max_total_tokens=8192)
         for speculation in (False, True)
     ]
-    for work in WORK:
+    for work in [work for work in WORK if arguments.work in (None, work.name)]:
         for batch in arguments.batches:
             print(compare(runtimes, work, batch, arguments.rounds))
     for runtime in runtimes:
