@@ -1,11 +1,16 @@
-"""Cost of compiling constraints and of their masks, ours next to llguidance and xgrammar where those are installed.
+"""Cost of compiling constraints and of their masks, ours next to llguidance, xgrammar and outlines-core.
 
     python scripts/bench_constraints.py SCHEMAS.jsonl --tokenizer FOLDER [--limit N] [--engines ours,llguidance]
+    python scripts/bench_constraints.py SCHEMAS.jsonl --tokenizer FOLDER --verdicts
 
 SCHEMAS.jsonl: one object a line with "schema" and "tests" (each with "valid" and "data"), as in JSONSchemaBench. FOLDER
 has a tokenizer.json. For every schema: compile, then feed each valid instance token by token, asking for a mask before
 every token. cold: the first time an engine sees a state; warm: the same instances again. Times in microseconds,
-measured from Python.
+measured from Python. Engines that are not installed are left out. outlines-core has no time limit of its own, so
+schemas whose expression is longer than 5,000 characters count as refused.
+
+--verdicts counts, for ours, the schemas that pass with this vocabulary: every valid instance is accepted (in some order
+of its members; as given, also token by token, up to an end token) and no invalid one is.
 """
 
 from __future__ import annotations
@@ -13,7 +18,9 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import sys
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,13 +29,21 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tokenizers
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from lmprog_runtime.constraint import arena as arena_module
 from lmprog_runtime.constraint.base import DEAD
 from lmprog_runtime.constraint.compiler import compile_constraint, warm_up
+from lmprog_runtime.constraint.expressions import Expressions
+from lmprog_runtime.constraint.grammar import CompiledGrammar
 from lmprog_runtime.constraint.vocabulary import Vocabulary
 from lmprog_runtime.errors import RequestRefused
 from lmprog_runtime.model.tokenizer import Tokenizer
 from lmprog_runtime.request import Constraint
+from tests.support.schema_suites import Writer
+
+MOST_OUTLINES = 5_000
+"""Characters of an expression that outlines-core is still given."""
 
 
 class Matcher(Protocol):
@@ -76,7 +91,7 @@ class Fallback(Ours):
     name = "fallback"
 
     def __init__(self, tokenizer: Tokenizer, folder: Path) -> None:
-        arena_module.load_library = lambda: None  # type: ignore[assignment]
+        arena_module.load_library = lambda: None  # type: ignore[assignment,attr-defined]
         super().__init__(tokenizer, folder)
 
 
@@ -141,7 +156,44 @@ class XGrammarMatcher:
         return bool(self.matcher.accept_token(token_id))
 
 
-ENGINES: dict[str, type[Any]] = {engine.name: engine for engine in (Ours, Fallback, LlGuidance, XGrammar)}
+class OutlinesCore:
+    name = "outlines"
+
+    def __init__(self, tokenizer: Tokenizer, _: Path) -> None:
+        import outlines_core
+
+        ids: dict[bytes, list[int]] = defaultdict(list)
+        for token_id, data in enumerate(tokenizer.token_bytes):
+            if data:
+                ids[data].append(token_id)
+        self.library = outlines_core
+        self.vocabulary = outlines_core.Vocabulary(min(tokenizer.eos_ids), dict(ids))
+        self.words = (tokenizer.vocab_size + 31) // 32
+
+    def compile(self, schema: str) -> Callable[[], Matcher]:
+        pattern = self.library.json_schema.build_regex_from_schema(schema, whitespace_pattern="[ ]?")
+        if len(pattern) > MOST_OUTLINES:
+            raise ValueError("too long to wait for")
+        index = self.library.Index(pattern, self.vocabulary)
+        return lambda: OutlinesMatcher(self.library.Guide(index), self.words)
+
+
+class OutlinesMatcher:
+    def __init__(self, guide: Any, words: int) -> None:
+        self.guide, self.bits = guide, np.zeros(words, np.uint32)
+
+    def mask(self) -> object:
+        self.guide.write_mask_into(self.bits.ctypes.data, self.bits.size, self.bits.itemsize)
+        return self.bits
+
+    def accept(self, token_id: int) -> bool:
+        if not self.guide.accepts_tokens([token_id]):
+            return False
+        self.guide.advance(token_id, False)
+        return True
+
+
+ENGINES: dict[str, type[Any]] = {engine.name: engine for engine in (Ours, Fallback, LlGuidance, XGrammar, OutlinesCore)}
 
 
 class Timings(NamedTuple):
@@ -196,6 +248,42 @@ def measure(engine: Engine, schemas: Sequence[dict[str, Any]], encode: Callable[
     return timings
 
 
+def verdicts(engine: Ours, schemas: Sequence[dict[str, Any]], encode: Callable[[str], list[int]]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for row in schemas:
+        try:
+            grammar = compile_constraint(Constraint("json_schema", json.dumps(row["schema"])), engine.vocabulary)
+        except RequestRefused as error:
+            is_empty = "No JSON value" in str(error) and not any(test["valid"] for test in row["tests"])
+            counts["pass" if is_empty else "refused"] += 1
+            continue
+        counts[verdict(grammar, row, encode)] += 1
+    return counts
+
+
+def verdict(grammar: CompiledGrammar, row: dict[str, Any], encode: Callable[[str], list[int]]) -> str:
+    writer = Writer(Expressions(arena=grammar.arena), grammar.start)
+    for test in row["tests"]:
+        as_given = writer.accepts(test["data"])
+        if as_given and not is_token_path(grammar, encode(writer.text(test["data"]))):
+            return "wrong tokens"
+        if as_given and not test["valid"]:
+            return "under"
+        if test["valid"] and not as_given and not writer.accepts_some_order(test["data"]):
+            return "over"
+    return "pass"
+
+
+def is_token_path(grammar: CompiledGrammar, tokens: Sequence[int]) -> bool:
+    """Whether the masks allow each token in turn, and then an end token."""
+    state = grammar.start
+    for token_id in (*tokens, grammar.vocabulary.eos_ids[0]):
+        if not int(grammar.mask(state)[token_id >> 5]) >> (token_id & 31) & 1:
+            return False
+        state = grammar.advance(state, token_id)
+    return True
+
+
 def table_row(name: str, values: Sequence[float]) -> str:
     if not values:
         return f"  {name:12} -"
@@ -216,7 +304,8 @@ def main() -> None:
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--limit", type=int)
     parser.add_argument("--engines", default="ours")
-    parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--cpu", action="store_true", help="processor time instead of wall clock")
+    parser.add_argument("--verdicts", action="store_true", help="count what passes instead of timing")
     arguments = parser.parse_args()
     if arguments.cpu:
         Clock.now = time.thread_time
@@ -224,8 +313,16 @@ def main() -> None:
     library = tokenizers.Tokenizer.from_buffer(definition)
     tokenizer = Tokenizer(definition, eos_ids=eos_ids(arguments.tokenizer, library))
     schemas = load_schemas(arguments.schemas, arguments.limit)
+    if arguments.verdicts:
+        counts = verdicts(Ours(tokenizer, arguments.tokenizer), schemas, tokenizer.encode)
+        print(f"{arguments.tokenizer.name}: vocabulary {tokenizer.vocab_size}, {dict(counts)} of {len(schemas)}")
+        return
     for name in arguments.engines.split(","):
-        engine = ENGINES[name](tokenizer, arguments.tokenizer)
+        try:
+            engine = ENGINES[name](tokenizer, arguments.tokenizer)
+        except ImportError as error:
+            print(f"{name}: not installed ({error})")
+            continue
         timings = measure(engine, schemas, tokenizer.encode)
         print(f"{name}: {len(schemas)} schemas, {len(timings.refused)} refused, vocabulary {tokenizer.vocab_size}")
         for part in ("compile", "first", "cold", "warm"):

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import interegular
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from lmprog_runtime.constraint.expressions import Expressions
@@ -96,14 +96,17 @@ SIMPLE = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-@given(SIMPLE, st.lists(st.text("abc", max_size=6), min_size=20, max_size=20))
-def test_plain_patterns_equal_interegular(pattern: str, candidates: list[str]) -> None:
+@settings(max_examples=350, deadline=None, suppress_health_check=list(HealthCheck))
+@given(SIMPLE, st.integers(0, 2**16))
+def test_plain_patterns_equal_interegular(pattern: str, seed: int) -> None:
+    """60 texts each: 21,000 comparisons."""
     pattern = re.sub(r"([*+?}])\?", r"\1", pattern)  # laziness, which interegular does not know
+    assume(pattern.count("{") <= 2)  # it unrolls counts, and takes minutes where they are nested
     fsm = interegular.parse_pattern(pattern).to_fsm()
     expressions = Expressions()
     root = expressions.regex(pattern)
-    for text in candidates:
+    rng = random.Random(seed)
+    for text in ("".join(rng.choices("abc", k=rng.randint(0, 6))) for _ in range(60)):
         assert expressions.matches(root, text.encode()) == _accepts(fsm, text), text
 
 
