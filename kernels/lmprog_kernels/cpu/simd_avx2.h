@@ -29,6 +29,8 @@ inline uint32_t nans(Floats a) { return static_cast<uint32_t>(_mm256_movemask_ps
 inline uint32_t at_least(Floats a, Floats b) {
     return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ)));
 }
+// x where it is at least `bound`, else 0.
+inline Floats keep_at_least(Floats x, Floats bound) { return _mm256_and_ps(x, _mm256_cmp_ps(x, bound, _CMP_GE_OQ)); }
 // 1 / a, relative error under 3e-7; a must be finite.
 inline Floats reciprocal(Floats a) {
     const Floats r = _mm256_rcp_ps(a);

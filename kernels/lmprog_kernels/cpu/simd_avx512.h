@@ -27,6 +27,10 @@ inline Floats div(Floats a, Floats b) { return _mm512_div_ps(a, b); }
 inline uint32_t nans(Floats a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q); }
 // Bit i: lane i of a is at least that of b.
 inline uint32_t at_least(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
+// x where it is at least `bound`, else 0.
+inline Floats keep_at_least(Floats x, Floats bound) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, bound, _CMP_GE_OQ), x);
+}
 // 1 / a, relative error under 2e-7; a must be finite.
 inline Floats reciprocal(Floats a) {
     const Floats r = _mm512_rcp14_ps(a);
