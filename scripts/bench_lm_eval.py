@@ -103,7 +103,8 @@ def compare(ours: Timed, theirs: Timed, options: argparse.Namespace, shots: int)
     greedy = sum(a != b for a, b in zip(mine.greedy, other.greedy, strict=True))
     print(
         f"{shots}-shot, {options.items} items: lmprog {mine.seconds:.1f} s, hf {other.seconds:.1f} s "
-        f"at batch size {size}, {other.seconds / mine.seconds:.2f}x; max |d| {difference:.1e}, is_greedy differs {greedy} times"
+        f"at batch size {size}, {other.seconds / mine.seconds:.2f}x; "
+        f"max |d| {difference:.1e}, is_greedy differs {greedy} times"
     )
     for name in METRICS:
         print(f"    {name}: lmprog {mine.metrics[name]:.4f}, hf {other.metrics[name]:.4f}", flush=True)

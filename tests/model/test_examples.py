@@ -21,6 +21,8 @@ PROGRAMS = [
     "tree_of_thought",
     "react_tools",
     "streaming",
+    "helm_scenario",
+    "dspy_program",
 ]
 PRINTS = {
     "quickstart": ["France: Paris, in Europe", "came from the cache"],
@@ -31,6 +33,8 @@ PRINTS = {
     "tree_of_thought": ["Answer:"],
     "react_tools": ["Thought:", "Calculate:", "Answer:"],
     "streaming": ["Title:"],
+    "helm_scenario": ["exact match", "robust to all forms", "came from the cache"],
+    "dspy_program": ["The match ended", "Heat the oil"],
 }
 
 
@@ -42,6 +46,8 @@ def backend() -> Iterator[Runtime]:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_example(name: str, backend: Runtime, capsys: pytest.CaptureFixture[str]) -> None:
+    if name == "dspy_program":
+        pytest.importorskip("dspy", reason="dspy is not installed")
     runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"](backend)
     printed = capsys.readouterr().out
     assert all(words in printed for words in PRINTS[name]), printed
