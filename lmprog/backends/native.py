@@ -34,7 +34,7 @@ from lmprog.errors import BackendUnavailable, Cancelled, InvalidArgument, Lmprog
 from lmprog.sampling import Sampling
 
 _FEATURES = frozenset({"regex", "json_schema", "choices", "grammar", "score", "heal", "special", "stream", "roles"})
-_SAMPLING = frozenset(Sampling.__dataclass_fields__) - {"n", "finish"}
+_SAMPLING = frozenset(Sampling.__dataclass_fields__) - {"n"}
 _TRY_AGAIN = frozenset({429, 502, 503, 504})
 _RENAMED = {"max_tokens": "max_new_tokens"}
 _BESIDE = {"logprobs": "return_logprob", "top_logprobs": "top_logprobs_num"}  # next to the sampling parameters
@@ -404,8 +404,21 @@ def _generate_result(answer: Mapping[str, Any]) -> GenerateResult:
         token_ids=tuple(answer["output_ids"]),
         logprobs=_logprobs(meta),
         timing=meta["timing"],
-        meta={"segments": tuple(map(tuple, meta["segments"]))} if usage.forced_tokens else {},
+        meta=_details(meta),
     )
+
+
+def _details(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """What the runtime in this process tells as well, where there is something to tell."""
+    found: dict[str, Any] = {}
+    if meta["forced_tokens"]:
+        found["segments"] = tuple(map(tuple, meta["segments"]))
+    below = {tier: meta["cached_tokens_details"][tier] for tier in ("host", "file")}
+    if any(below.values()):
+        found["cached_below"] = below
+    if any(meta["drafts"]):
+        found["drafts"] = dict(zip(("verified", "accepted"), meta["drafts"], strict=True))
+    return found
 
 
 def _logprobs(meta: Mapping[str, Any]) -> tuple[TokenLogprob, ...]:

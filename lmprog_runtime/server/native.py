@@ -163,6 +163,7 @@ def generated(result: Completion, tokenizer: Tokenizer, *, with_logprobs: bool =
     meta = {
         **result.usage._asdict(),
         "cached_tokens_details": cached_by_tier(result),
+        "drafts": list(result.drafts),
         "finish_reason": {"type": result.finish_reason, "matched": result.matched_stop},
         "is_complete": result.is_complete,
         "kept": result.kept,

@@ -49,6 +49,7 @@ class Sampling(Strict):
     stop_regex: str | None = None
     min_tokens: StrictInt | None = None
     ignore_eos: bool | None = None
+    finish: Literal["close"] | None = None
     seed: Seed | None = None
 
     def params(self, **more: Any) -> SamplingParams:
