@@ -13,6 +13,7 @@ Importing this package is quick and loads no model library: backends load theirs
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -208,7 +209,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
-        raise AttributeError(f"module 'lmprog' has no attribute {name!r}")
+        close = difflib.get_close_matches(name, __all__, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise AttributeError(f"module 'lmprog' has no attribute {name!r}{hint}")
     return getattr(importlib.import_module(_LAZY[name]), name)
 
 

@@ -46,6 +46,9 @@ class Branches:
 
     # -- a sequence and a mapping ---------------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        return f"<branches {', '.join(map(repr, self._states))}>"
+
     @property
     def names(self) -> list[BranchName]:
         return list(self._states)

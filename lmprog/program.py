@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Q = TypeVar("Q", bound="Program[Any, Any]")
 
 _POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
@@ -87,10 +88,10 @@ class Program(Generic[P, R]):
 
     # -- variants -------------------------------------------------------------------------------------------------
 
-    def with_options(self, **options: Any) -> Program[P, R]:
+    def with_options(self: Q, **options: Any) -> Q:
         """The same program with other defaults for the options of a run; calls stay fully typed."""
         self._refuse_unknown(options)
-        changed: Program[P, R] = self._variant(options=self.options.updated(options))
+        changed: Q = self._variant(options=self.options.updated(options))
         return changed
 
     def bind(self, **values: Any) -> Program[..., R]:
@@ -271,6 +272,10 @@ class Program(Generic[P, R]):
 class SyncProgram(Program[P, R]):
     """A program that is a plain function."""
 
+    if TYPE_CHECKING:
+
+        def bind(self, **values: Any) -> SyncProgram[..., R]: ...
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """`run`, on the backend of the program that calls, or the default one. The caller's usage includes it."""
         return self.run(*args, **kwargs)
@@ -304,6 +309,10 @@ class SyncProgram(Program[P, R]):
 
 class AsyncProgram(Program[P, R]):
     """A program that is an `async def`. It waits with `await s`, `await s.aget("name")`, `await branches`."""
+
+    if TYPE_CHECKING:
+
+        def bind(self, **values: Any) -> AsyncProgram[..., R]: ...
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         return await self.arun(*args, **kwargs)

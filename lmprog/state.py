@@ -81,6 +81,11 @@ class State:
             raise InvalidArgument(f"{self._executor.label} is over: it can only be read.")
         return self._context
 
+    def __repr__(self) -> str:
+        """Never waits."""
+        executor = self._executor
+        return f"<{executor.label}: {executor.record.status}, {len(executor.steps_taken)} steps>"
+
     @property
     def streams(self) -> bool:
         """Whether the run was started with stream=True."""

@@ -169,6 +169,13 @@ def test_every_sampling_parameter_arrives(server: Served) -> None:
         assert getattr(seen[0], name) == value, name
 
 
+def test_an_output_that_is_closed_in_time(server: Served) -> None:
+    with RuntimeEndpoint(server.url) as endpoint:
+        assert _run(endpoint, regex="[a-z]{4}x*y", max_tokens=8, finish="close").endswith("y")
+        with pytest.raises(RequestRefused, match="finish"):
+            _run(endpoint, finish="close")
+
+
 def _run(backend: Backend, **parameters: Any) -> str:
     @function
     def program(s: State) -> None:

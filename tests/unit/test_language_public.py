@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,8 @@ def test_exported_names() -> None:
 def test_unknown_attribute() -> None:
     with pytest.raises(AttributeError, match="module 'lmprog' has no attribute 'generate'"):
         _ = lmprog.generate
+    with pytest.raises(AttributeError, match="did you mean 'Runtime'"):
+        _ = lmprog.Runtme
 
 
 def test_import_is_quick_and_loads_no_library() -> None:
@@ -68,12 +71,18 @@ async def main() -> None:
     assert_type((await chat("text")).ret_value, bytes)
     assert_type(Agent().step(5).ret_value, str)
     assert_type(judge.run(essay="x", backend=None).ret_value, float)
+    assert_type(judge.with_options(temperature=0)("x").ret_value, float)
+    assert_type(judge.bind(style=2)("x").ret_value, float)
+    assert_type((await chat.with_options(seed=1)(word="x")).ret_value, bytes)
+    assert_type((await chat.bind(word="x")()).ret_value, bytes)
     judge(5)                # error: arg-type
     judge("x", stile=4)     # error: call-arg
     Agent().step("five")    # error: arg-type
     gen("x", temprature=1)  # error: call-overload
     judge.with_options(temperature=0)("x", style="y")  # error: arg-type
 """
+
+MISTAKES = {i for i, line in enumerate(SNIPPET.splitlines(), start=1) if "# error:" in line}
 
 
 @pytest.mark.slow
@@ -92,8 +101,22 @@ def test_types_survive_the_decorator(tmp_path: Path) -> None:
     found = {
         int(line.split(":")[1]) for line in report.splitlines() if line.startswith(str(file)) and ": error:" in line
     }
-    expected = {i for i, line in enumerate(SNIPPET.splitlines(), start=1) if "# error:" in line}
-    assert found == expected, report
+    assert found == MISTAKES, report
+
+
+@pytest.mark.slow
+def test_types_survive_the_decorator_for_pyright(tmp_path: Path) -> None:
+    pytest.importorskip("pyright")
+    (tmp_path / "snippet.py").write_text(SNIPPET)
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(ROOT)]}))
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p", str(tmp_path)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        report = json.loads(done.stdout)
+    except (subprocess.TimeoutExpired, json.JSONDecodeError):
+        pytest.skip("pyright cannot run here: it needs node")
+    found = {each["range"]["start"]["line"] + 1 for each in report["generalDiagnostics"] if each["severity"] == "error"}
+    assert found == MISTAKES, report["generalDiagnostics"]
 
 
 def test_every_public_name_can_be_had() -> None:

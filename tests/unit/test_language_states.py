@@ -481,3 +481,17 @@ def test_methods_keyword_only_bind_and_signature() -> None:
 def test_stream_thread_sees_the_context_of_its_caller() -> None:
     with lmprog.use_backend(ScriptedBackend("!")):
         assert function(lambda s: s.__iadd__(gen("x"))).run(stream=True)["x"] == "!"
+
+
+def test_repr_says_where_a_run_stands_and_never_waits() -> None:
+    @function
+    def program(s):
+        s += "a" + gen("x")
+        assert repr(s) == "<program 'program': running, 2 steps>"
+        branches = s.fork(["p", "q"])
+        assert repr(branches) == "<branches 'p', 'q'>"
+        assert repr(branches["p"]) == "<program 'program', branch 'p': waiting, 0 steps>"
+
+    state = program.run(backend=ScriptedBackend("x", delay=0.05))
+    state.sync()
+    assert repr(state) == "<program 'program': done, 3 steps>"
