@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from lmprog.backends.local import Runtime
 from lmprog.bench.data import Source, parse_files
-from lmprog.bench.suite import Case, named, suite
+from lmprog.bench.suite import SHOTS, Case, named, suite
 from lmprog.errors import InvalidArgument
 
 FULL, NO_CACHE, NO_FORKS, NO_JUMP = "full", "no cache", "no forks", "no jump-forward"
@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--threads", type=int, help="CPU threads; default: the number of cores")
     made.add_argument("--max-total-tokens", type=int, default=32768, help="slots of the KV pool")
     made.add_argument("--count", type=int, default=16, help="runs of each program")
+    made.add_argument("--shots", type=int, default=SHOTS, help="examples of few-shot programs")
     made.add_argument("--at-a-time", type=int, default=8, help="runs under way")
     made.add_argument("--rounds", type=int, default=3)
     made.add_argument("--seed", type=int, default=1)
@@ -49,15 +50,14 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
-    cases = named(
-        suite(Source(options.seed, parse_files(options.data)), options.count), options.programs, InvalidArgument
-    )
+    everything = suite(Source(options.seed, parse_files(options.data)), options.count, options.shots)
+    cases = named(everything, options.programs, InvalidArgument)
     settings = {name: getattr(options, name) for name in ("model", "dtype", "threads", "max_total_tokens")}
     recorder = importlib.import_module("lmprog_runtime.bench.recorder")  # the language imports no runtime of its own
     with recorder.ablations(**settings) as runtimes:
         result = measure(options, cases, runtimes)
         result |= recorder.context(runtimes[FULL])
-    print("\n".join(table(result["programs"])))
+    print("\n".join([*table(result["programs"]), recorder.describe(result)]))
     if options.output_file:
         recorder.append_lines(options.output_file, [result])
     return 0
@@ -77,6 +77,7 @@ def measure(options: argparse.Namespace, cases: list[Case], runtimes: dict[str, 
     return {
         "kind": "programs",
         "count": options.count,
+        "shots": options.shots,
         "at_a_time": options.at_a_time,
         "data": options.data,
         "programs": {name: {key: median(some) for key, some in settings.items()} for name, settings in rounds.items()},

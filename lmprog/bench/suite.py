@@ -22,15 +22,16 @@ class Case(NamedTuple):
     constrained: bool = False  # it has forced text to jump over
 
 
-def suite(source: Source, count: int) -> list[Case]:
-    """All programs, `count` runs of each."""
-    return [case for part in (_few_shot, _branching, _agents, _talk) for case in part(source, count)]
+def suite(source: Source, count: int, shots: int = SHOTS) -> list[Case]:
+    """All programs, `count` runs of each; few-shot ones have `shots` examples."""
+    others = [case for part in (_branching, _agents, _talk) for case in part(source, count)]
+    return [*_few_shot(source, count, shots), *others]
 
 
-def _few_shot(source: Source, count: int) -> list[Case]:
+def _few_shot(source: Source, count: int, number: int) -> list[Case]:
     def shots(kind: str, name: str, program: Program[..., Any], *, forks: bool = False) -> Case:
-        (*examples,) = source.items(kind, SHOTS + count)
-        return Case(name, program, [{"examples": examples[:SHOTS], "item": i} for i in examples[SHOTS:]], forks)
+        examples = source.items(kind, number + count)
+        return Case(name, program, [{"examples": examples[:number], "item": i} for i in examples[number:]], forks)
 
     return [
         shots("mmlu", "MMLU-style, few-shot", questions.mmlu),

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from lmprog_runtime.bench.environment import environment
+from lmprog_runtime.bench.results import describe
 from lmprog_runtime.bench.runtime_flags import add_runtime_flags, runtime_config
 from lmprog_runtime.bench.serving import append_lines
 from lmprog_runtime.bench.sides import Endpoint, Ours, Side
@@ -51,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         result = measure(options, runtime)
     finally:
         runtime.close()
-    print("\n".join(table(result)))
+    print("\n".join([*table(result), describe(result)]))
     if options.output_file:
         append_lines(options.output_file, [result])
     return 0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
 from lmprog_runtime.bench.environment import environment
+from lmprog_runtime.bench.results import describe
 from lmprog_runtime.bench.serving import append_lines
 from lmprog_runtime.config import RuntimeConfig
 from lmprog_runtime.engine import Engine
@@ -15,7 +17,7 @@ from lmprog_runtime.request import GenerateRequest, ScoreRequest, Sink
 from lmprog_runtime.runtime import LocalRuntime
 from lmprog_runtime.scheduler.simulator import TraceRequest, optimum
 
-__all__ = ["RecordedRuntime", "ablations", "append_lines", "context"]
+__all__ = ["RecordedRuntime", "ablations", "append_lines", "context", "describe"]
 
 
 @dataclass
@@ -114,4 +116,5 @@ def ablations(**settings: Any) -> Iterator[dict[str, RecordedRuntime]]:
 
 
 def context(recorded: RecordedRuntime) -> dict[str, Any]:
-    return {"model": recorded.runtime.info(), "environment": environment()}
+    threads = recorded.runtime.config.threads or os.cpu_count()
+    return {"model": recorded.runtime.info(), "threads": threads, "environment": environment()}

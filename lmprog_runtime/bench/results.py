@@ -98,7 +98,7 @@ def describe(result: dict[str, Any]) -> str:
         f"{machine['processor']}, {machine['cores']} cores, {machine['device']}",
         f"{model.get('model', result.get('model'))} in {model.get('dtype', 'unknown dtype')}",
         f"executor {model.get('executor', 'unknown')}",
-        f"{result.get('threads') or machine['torch_threads']} threads",
+        *([f"{result['threads']} threads"] if result["threads"] else []),
         f"Python {machine['python']}, {versions}",
         machine["date"],
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -21,6 +22,7 @@ from lmprog_runtime.bench.load import run_load
 from lmprog_runtime.bench.metrics import serving_metrics
 from lmprog_runtime.bench.outcome import Outcome
 from lmprog_runtime.bench.printing import result_lines
+from lmprog_runtime.bench.results import describe
 from lmprog_runtime.bench.runtime_flags import runtime_config
 from lmprog_runtime.bench.serving_flags import conversations_of, load_of, parser, server_of, split_compare
 from lmprog_runtime.bench.targets import InProcess, Target
@@ -40,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _compare(options, [Setting.parse(text, common, parser()) for text in settings])
     with opened(options) as (target, tokenizer):
         result = measure(options, target, tokenizer)
-    print("\n".join(result_lines(result)))
+    print("\n".join([*result_lines(result), describe(result)]))
     write(options, [result])
     return 1 if result["failed"] else 0
 
@@ -100,6 +102,7 @@ def _settings(options: argparse.Namespace, target: Target) -> Result:
         "request_rate": options.request_rate if options.request_rate != float("inf") else "inf",
         "max_concurrency": options.max_concurrency or "not set",
         "target": target.info(),
+        "threads": None if options.base_url else options.threads or os.cpu_count(),  # of a server, nobody says
         "environment": environment(),
     }
 
@@ -143,6 +146,7 @@ def _compare(options: argparse.Namespace, settings: list[Setting]) -> int:
             measures.append((setting.label, partial(measure, setting.options, target, tokenizer)))
         runs = compare(measures, options.rounds)
     print_comparison(runs)
+    print(describe(next(iter(runs.values()))[0]))
     results = [result | {"setting": label} for label, some in runs.items() for result in some]
     write(options, results)
     return 1 if any(result["failed"] for result in results) else 0

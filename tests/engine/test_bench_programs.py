@@ -28,7 +28,7 @@ def runtimes() -> Iterator[dict[str, recorder.RecordedRuntime]]:
         each.runtime.close()
 
 
-CASES = suite(Source(1, {}), 2)
+CASES = suite(Source(1, {}), 2, shots=2)
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
@@ -147,13 +147,13 @@ def test_the_command_prints_and_writes(
 
     monkeypatch.setattr(recorder, "ablations", ready)
     path = tmp_path / "p.jsonl"
-    flags = ["--count", "1", "--rounds", "2", "--max-total-tokens", "4096", "--output-file", str(path)]
+    flags = ["--count", "1", "--shots", "1", "--rounds", "2", "--max-total-tokens", "4096", "--output-file", str(path)]
     assert command.main([*flags, "--programs", "MMLU-style, few-shot", "RAG pipeline"]) == 0
     result = json.loads(path.read_text())
     assert list(result["programs"]["RAG pipeline"]) == ["full", "no cache", "no forks"]
     assert result["model"]["model"] == "tiny"
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1 + 2 + 3
+    assert len(lines) == 1 + 2 + 3 + 1
     assert "1.00x" in lines[1]
 
 

@@ -113,7 +113,10 @@ def test_the_command_prints_and_writes(
     assert results[0]["total_cached_tokens"] >= 4 * 40
     assert results[0]["cache_state"] == "cold"
     assert results[0]["environment"]["cores"] >= 1
-    assert "Successful requests:                     6" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "Successful requests:                     6" in shown
+    assert "Cache at the start:                      cold" in shown
+    assert "tiny in float32" in shown
 
 
 def test_two_settings_are_compared(

@@ -39,6 +39,7 @@ def serving_result(concurrency: int, *, seconds: float = 2.0, cached: bool = Tru
         "disable_radix_cache": not cached,
         "request_rate": "inf",
         "max_concurrency": concurrency,
+        "threads": None,
         "environment": MACHINE,
         **serving_metrics(outcomes, seconds),
     }
@@ -52,6 +53,7 @@ PROGRAMS = {
     "kind": "programs",
     "count": 4,
     "at_a_time": 2,
+    "threads": 2,
     "programs": {"judge": {"full": numbers(8.0), "no cache": numbers(2.0, 400), "no forks": numbers(4.0)}},
     "model": MODEL,
     "environment": MACHINE,
@@ -122,6 +124,7 @@ def test_a_result_says_what_it_ran_on() -> None:
         assert part in text
     assert "lmprog None" not in text
     assert "m in bfloat16" in describe(serving_result(1))
+    assert "threads" not in describe(serving_result(1))  # of a server, nobody says
 
 
 def test_the_page_holds_everything_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
