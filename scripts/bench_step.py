@@ -1,10 +1,11 @@
 """Times single steps of the CPU executor and compares them with what the machine can do.
 
-    python scripts/bench_step.py [--model NAME | --shape NAME] [--dtype bfloat16] [--points prefill512,decode1,...]
+    python scripts/bench_step.py [--model NAME | --shape NAME] [--dtypes bfloat16,int8,int4] [--points prefill512,...]
+    python scripts/bench_step.py --report     markdown: these, the parts of an engine's step, shared prefixes
 
 Every round measures memory bandwidth and arithmetic from registers, then each point; the share of the floor is taken
-within a round, because both swing with the neighbours of a virtual machine. Of a point's rounds, those in which other
-processes used the cores least are kept.
+within a round, because both swing with the neighbours of a virtual machine; the dtypes take turns within a round as
+well. Of a point's rounds, those in which other processes used the cores least are kept.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import argparse
 import os
 import statistics
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import step_cascade
+import step_parts
 import torch
 from torch import Tensor
 
@@ -27,7 +30,7 @@ from lmprog_runtime.model.cpu_executor import CpuExecutor
 from lmprog_runtime.model.hub import resolve_model
 from lmprog_runtime.model.model_spec import ModelSpec, make_spec, read_spec
 from lmprog_runtime.model.weights import LayerWeights, open_weights
-from lmprog_runtime.step import AttentionPlan, StepBatch
+from lmprog_runtime.step import AttentionPlan, Int32Array, StepBatch
 
 CONTEXT = 512
 POINTS = ("prefill512", "decode1", "decode8", "decode32", "mixed")
@@ -77,27 +80,50 @@ class RandomWeights:
 
 def main() -> None:
     arguments = parse()
-    executor = load(arguments)
+    executors = {dtype: load(arguments, dtype) for dtype in arguments.dtypes}
+    lines = report(executors, *run_rounds(arguments, executors))
+    print("\n".join(lines), flush=True)
     if arguments.phases:
-        executor.decoder.phase_seconds = np.zeros(len(PHASES))
-    meter = FloorMeter(load_library(arguments.level), "float32" if arguments.dtype == "float32" else "bfloat16",
-                       executor.decoder.threads)  # fmt: skip
-    batches = {name: make_batch(name, executor.spec, scattered=arguments.scattered) for name in arguments.points}
-    runs: dict[str, list[Run]] = {name: [] for name in batches}
-    floors = []
+        for executor in executors.values():
+            print_phases(executor, make_batches(arguments, executor))
+    if arguments.report:
+        threads = next(iter(executors.values())).decoder.threads
+        executors.clear()
+        for dtype in arguments.dtypes:
+            lines = step_parts.table(arguments.model, dtype, threads=threads)
+            print("\n".join(["", f"An engine's decode steps, {dtype}:", "", *lines]), flush=True)
+        print("\n".join(["", *step_cascade.table(threads)]))
+
+
+Runs = dict[str, dict[str, list[Run]]]  # dtype, point
+
+
+def run_rounds(arguments: argparse.Namespace, executors: dict[str, CpuExecutor]) -> tuple[Runs, list[Floors]]:
+    first = next(iter(executors.values()))
+    arithmetic = "float32" if arguments.dtypes == ["float32"] else "bfloat16"
+    meter = FloorMeter(load_library(arguments.level), arithmetic, first.decoder.threads)
+    batches = make_batches(arguments, first)
+    runs: Runs = {dtype: {name: [] for name in batches} for dtype in executors}
+    floors: list[Floors] = []
     for _ in range(arguments.rounds):
         floors.append(meter.measure())
         for name, batch in batches.items():
-            runs[name].append(measure(executor, batch, meter, floors))
-    report(executor, batches, runs, floors)
+            for dtype, executor in executors.items():
+                runs[dtype][name].append(measure(executor, batch, meter, floors))
+    return runs, floors
+
+
+def make_batches(arguments: argparse.Namespace, executor: CpuExecutor) -> dict[str, StepBatch]:
+    return {name: make_batch(name, executor.spec, scattered=arguments.scattered) for name in arguments.points}
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--shape", choices=SHAPES, help="random weights of this shape instead of a model")
-    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--dtypes", type=lambda text: text.split(","), default=["bfloat16", "int8", "int4"])
     parser.add_argument("--points", type=lambda text: text.split(","), default=list(POINTS))
+    parser.add_argument("--report", action="store_true", help="also the parts of an engine's step, and shared prefixes")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--level")
@@ -106,15 +132,15 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def load(arguments: argparse.Namespace) -> CpuExecutor:
+def load(arguments: argparse.Namespace, dtype: str) -> CpuExecutor:
     if arguments.shape:
         spec = make_spec(SHAPES[arguments.shape])
-        weights = RandomWeights(spec)
+        weights: Any = RandomWeights(spec)
     else:
         files = resolve_model(arguments.model)
         spec = read_spec(files.directory)
         weights = open_weights(files.directory, spec)
-    executor = CpuExecutor(spec, weights, num_slots=40 * CONTEXT, dtype=arguments.dtype, threads=arguments.threads,
+    executor = CpuExecutor(spec, weights, num_slots=40 * CONTEXT, dtype=dtype, threads=arguments.threads,
                            level=arguments.level)  # fmt: skip
     kv = executor.decoder.kv  # random contents: untouched pages would all be one page of zeros
     patterns = torch.randn(kv.shape[1], kv.shape[2] // executor.decoder.kv_dtype.itemsize)
@@ -133,10 +159,13 @@ def make_batch(name: str, spec: ModelSpec, *, scattered: bool) -> StepBatch:
     generator = np.random.default_rng(0)
     pool = np.arange(40 * CONTEXT, dtype=np.int32)
     pool = generator.permutation(pool) if scattered else pool
-    slots, keys, positions, items, last = [], [], [], [], []
+    slots: list[Int32Array] = []
+    keys: list[Int32Array] = []
+    positions: list[int] = []
+    items, last = [], []
     for cached, new in work:
         taken, pool = pool[: cached + new], pool[cached + new :]
-        items.append((len(positions), new, sum(map(len, keys)), cached + new, cached, 0))
+        items.append((len(positions), new, sum(len(part) for part in keys), cached + new, cached, 0))
         keys.append(taken)
         slots.append(taken[cached:])
         positions += range(cached, cached + new)
@@ -149,7 +178,8 @@ def make_batch(name: str, spec: ModelSpec, *, scattered: bool) -> StepBatch:
 def measure(executor: CpuExecutor, batch: StepBatch, meter: FloorMeter, floors: list[Floors]) -> Run:
     """Steps for half a second, between two measurements of the floor."""
     executor.step(batch)
-    busy, own, start, times = busy_seconds(), time.process_time(), time.perf_counter(), []
+    times: list[float] = []
+    busy, own, start = busy_seconds(), time.process_time(), time.perf_counter()
     while len(times) < 2 or time.perf_counter() - start < 0.5:
         begin = time.perf_counter()
         executor.step(batch)
@@ -187,34 +217,44 @@ def step_work(executor: CpuExecutor, batch: StepBatch) -> tuple[float, float]:
     return weights + len(batch.plan.key_slots) * executor.decoder.kv[:, 0].nbytes, flops
 
 
-def report(
-    executor: CpuExecutor, batches: dict[str, StepBatch], runs: dict[str, list[Run]], floors: list[Floors]
-) -> None:
+def report(executors: dict[str, CpuExecutor], runs: Runs, floors: list[Floors]) -> list[str]:
+    """Lines of markdown. int8 and int4 are compared with the floor of their own bytes and of bf16 arithmetic."""
+    first = next(iter(executors.values()))
     rates = [statistics.median(values) / 1e9 for values in zip(*floors, strict=True)]
     best = [max(values) / 1e9 for values in zip(*floors, strict=True)]
-    print(f"{executor.spec.family} {executor.dtype} {executor.decoder.level}, {executor.decoder.threads} threads; "
-          f"median (best): read {rates[0]:.1f} ({best[0]:.1f}) GB/s, "
-          f"{rates[1]:.0f} ({best[1]:.0f}) GFLOP/s")  # fmt: skip
+    lines = [
+        f"{first.spec.family}, {first.decoder.level}, {first.decoder.threads} threads; median (best): memory read "
+        f"{rates[0]:.1f} ({best[0]:.1f}) GB/s, bf16 {rates[1]:.0f} ({best[1]:.0f}) GFLOP/s",
+        "",
+        "| step | dtype | ms | fastest | tokens/s | of the floor | against the first dtype | others used |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name in runs[first.dtype]:
+        reference = quiet(runs[first.dtype][name]).seconds
+        for dtype in executors:
+            run, fastest = quiet(runs[dtype][name]), min(run.seconds for run in runs[dtype][name])
+            rows = len(make_batch(name, first.spec, scattered=False).tokens)
+            lines.append(
+                f"| {name} | {dtype} | {run.seconds * 1e3:.2f} | {fastest * 1e3:.2f} | {rows / run.seconds:.0f} | "
+                f"{run.share:.0%} | {reference / run.seconds:.2f} | {run.foreign:.0%} |"
+            )
+    return lines
+
+
+def quiet(runs: list[Run]) -> Run:
+    """Medians over the half of the runs in which others used the cores least."""
+    kept = sorted(runs, key=lambda run: run.foreign)[: max(2, len(runs) // 2)]
+    return Run(*(statistics.median(values) for values in zip(*kept, strict=True)))
+
+
+def print_phases(executor: CpuExecutor, batches: dict[str, StepBatch]) -> None:
     for name, batch in batches.items():
-        kept = sorted(runs[name], key=lambda run: run.foreign)[: max(2, len(runs[name]) // 2)]
-        seconds = statistics.median(run.seconds for run in kept)
-        share = statistics.median(run.share for run in kept)
-        fastest = min(run.seconds for run in runs[name])
-        tokens = len(batch.tokens)
-        print(f"{name:11} {seconds * 1e3:8.2f} ms (fastest {fastest * 1e3:.2f})  {tokens / seconds:7.0f} tok/s"
-              f"  {share:5.0%} of the floor; others used {max(run.foreign for run in kept):.0%}")  # fmt: skip
-        if executor.decoder.phase_seconds is not None:
-            print_phases(executor, batch)
-
-
-def print_phases(executor: CpuExecutor, batch: StepBatch) -> None:
-    executor.decoder.phase_seconds = seconds = np.zeros(len(PHASES))
-    steps = max(3, int(500 / len(batch.tokens)))
-    for _ in range(steps):
-        executor.step(batch)
-    print(
-        "            ms: " + "  ".join(f"{name} {s / steps * 1e3:.2f}" for name, s in zip(PHASES, seconds, strict=True))
-    )
+        executor.decoder.phase_seconds = seconds = np.zeros(len(PHASES))
+        steps = max(3, int(500 / len(batch.tokens)))
+        for _ in range(steps):
+            executor.step(batch)
+        parts = (f"{phase} {s / steps * 1e3:.2f}" for phase, s in zip(PHASES, seconds, strict=True))
+        print(f"{name} {executor.dtype} ms: " + "  ".join(parts))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,122 @@
+"""Where the time of an engine's decode steps goes: the native call, and the parts of Python around it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from lmprog_runtime import results
+from lmprog_runtime.generation import Generation
+from lmprog_runtime.request import GenerateRequest, SamplingParams, Sink
+from lmprog_runtime.runtime import LocalRuntime
+from lmprog_runtime.scheduler import Scheduler
+
+PARTS = ("schedule", "native call", "call around it", "mask", "sampling", "accept, detokenise", "append", "rest")
+
+
+class Meter:
+    """Replaces functions by ones that note their time, and keeps one record for each step."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[int, dict[str, float]]] = []  # rows of the step, seconds of each part
+        self._now: dict[str, float] = defaultdict(float)
+        self._undo: list[Callable[[], None]] = []
+
+    def time(self, owner: Any, name: str, part: str) -> None:
+        function = getattr(owner, name)
+
+        def timed(*arguments: Any, **more: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return function(*arguments, **more)
+            finally:
+                self._now[part] += time.perf_counter() - start
+
+        setattr(owner, name, timed)
+        self._undo.append(lambda: setattr(owner, name, function))
+
+    def whole_step(self, engine: Any) -> None:
+        function, build = engine._step, engine.executor.step
+        rows = 0
+
+        def step(batch: Any) -> Any:
+            nonlocal rows
+            rows = len(batch.tokens)
+            return build(batch)
+
+        def timed() -> None:
+            self._now.clear()
+            start = time.perf_counter()
+            function()
+            self._now["step"] = time.perf_counter() - start
+            self.steps.append((rows, dict(self._now)))
+
+        engine._step, engine.executor.step = timed, step
+
+    def undo(self) -> None:
+        for undo in reversed(self._undo):
+            undo()
+
+
+def measure(model: str, dtype: str, batch: int, threads: int | None = None) -> dict[str, float]:
+    """Median milliseconds of each part over decode steps of `batch` requests on 512 tokens, and of the "step"."""
+    runtime = LocalRuntime.start(model=model, dtype=dtype, threads=threads)
+    meter = Meter()
+    try:
+        runtime.engine.call(lambda: _instrument(meter, runtime.engine)).result()
+        _generate(runtime, batch)
+    finally:
+        runtime.close()
+        meter.undo()
+    steps = [_parts(seconds) for rows, seconds in meter.steps if rows == batch]
+    return {part: statistics.median(step[part] for step in steps) * 1e3 for part in ("step", *PARTS)}
+
+
+def _instrument(meter: Meter, engine: Any) -> None:
+    meter.time(engine.executor, "step", "executor")
+    meter.time(engine.executor.decoder._library.functions, "lmk_decoder_step", "native call")
+    meter.time(Scheduler, "schedule", "schedule")
+    meter.time(Scheduler, "complete", "schedule")
+    meter.time(Scheduler, "append", "append")
+    meter.time(results, "sample", "sampling")
+    meter.time(Generation, "mask", "mask")
+    meter.time(Generation, "accept", "accept, detokenise")
+    meter.whole_step(engine)
+
+
+def _generate(runtime: LocalRuntime, batch: int) -> None:
+    generator = np.random.default_rng(0)
+    vocab = runtime.executor.vocab_size
+    prompts = [generator.integers(100, vocab - 100, 512).tolist() for _ in range(batch)]
+    ended: SimpleQueue[BaseException | None] = SimpleQueue()
+    sink = Sink(lambda _: None, lambda _: ended.put(None), ended.put)
+    params = SamplingParams(max_tokens=80, temperature=0.8, top_p=0.95, ignore_eos=True, seed=1)
+    runtime.engine.submit_group([GenerateRequest(ids, params) for ids in prompts], [sink] * batch)
+    for error in [ended.get() for _ in prompts]:
+        if error is not None:
+            raise error
+
+
+def _parts(seconds: dict[str, float]) -> dict[str, float]:
+    found = dict.fromkeys(("step", *PARTS), 0.0) | seconds
+    found["call around it"] = seconds["executor"] - seconds["native call"]
+    found["rest"] = found["step"] - sum(found[part] for part in PARTS if part != "rest")
+    return found
+
+
+def table(model: str, dtype: str, batches: tuple[int, ...] = (1, 16), threads: int | None = None) -> list[str]:
+    """Lines of a markdown table, microseconds."""
+    lines = ["| decode step, us | " + " | ".join(("step", *PARTS, "outside the call")) + " |"]
+    lines.append("|---" * (len(PARTS) + 3) + "|")
+    for batch in batches:
+        found = measure(model, dtype, batch, threads)
+        outside = 1 - found["native call"] / found["step"]
+        cells = [f"{found[part] * 1e3:.0f}" for part in ("step", *PARTS)]
+        lines.append(f"| batch {batch} | " + " | ".join(cells) + f" | {outside:.1%} |")
+    return lines
