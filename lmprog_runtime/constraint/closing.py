@@ -13,6 +13,9 @@ MOST_BYTES = 4_096
 
 _MOST_REMEMBERED = 20_000
 
+_Known = dict[bytes, tuple[int, int]]
+"""Of a text: how many tokens spell it (-1: none do), and the length of the first."""
+
 
 class Spelling:
     """Of one vocabulary. Remembers ends of texts: those of one generation's completions are mostly the same."""
@@ -21,24 +24,25 @@ class Spelling:
         self._token_bytes, self._encode = token_bytes, encode
         self._ids = {data: i for i, data in enumerate(token_bytes) if data}
         self._lengths = sorted({len(data) for data in self._ids})
-        self._known: dict[
-            bytes, tuple[int, int]
-        ] = {}  # tokens of a text, length of the first; (-1, 0): cannot be spelled
+        self._known: _Known = {b"": (0, 0)}
 
     def count(self, text: bytes) -> int | None:
         """How many tokens spell the text; None when none do."""
+        count = self._solved(text)[text][0]
+        return None if count < 0 else count
+
+    def _solved(self, text: bytes) -> _Known:
+        """What is known, with all ends of the text. Another thread may start anew meanwhile: go on with this one."""
         if len(self._known) > _MOST_REMEMBERED:
-            self._known = {}
+            self._known = {b"": (0, 0)}
         known = self._known
-        known[b""] = (0, 0)
         for at in range(len(text) - 1, -1, -1):
             rest = text[at:]
             if rest not in known:
                 known[rest] = self._best(rest, known)
-        count = known[text][0]
-        return None if count < 0 else count
+        return known
 
-    def _best(self, text: bytes, known: dict[bytes, tuple[int, int]]) -> tuple[int, int]:
+    def _best(self, text: bytes, known: _Known) -> tuple[int, int]:
         """Of the splits with the fewest tokens, the one with the longest first token."""
         best = (-1, 0)
         for length in self._lengths:
@@ -51,10 +55,10 @@ class Spelling:
 
     def tokens(self, text: bytes) -> Sequence[int]:
         """Ids that spell the text; [] when none do."""
-        count = self.count(text)
-        if not count:
+        known = self._solved(text)
+        if known[text][0] <= 0:
             return []
-        return self._canonical(text, count) or self._fewest(text)
+        return self._canonical(text, known[text][0]) or self._fewest(text, known)
 
     def _canonical(self, text: bytes, count: int) -> list[int]:
         if self._encode is None:
@@ -66,10 +70,10 @@ class Spelling:
         spelled = b"".join(self._token_bytes[i] for i in ids)
         return ids if len(ids) == count and spelled == text else []
 
-    def _fewest(self, text: bytes) -> list[int]:
+    def _fewest(self, text: bytes, known: _Known) -> list[int]:
         found = []
         while text:
-            length = self._best(text, self._known)[1]
+            length = known[text][1]
             found.append(self._ids[text[:length]])
             text = text[length:]
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -154,3 +155,20 @@ def test_long_chains_and_deep_choices_need_no_recursion(core: str) -> None:
     root = expressions.arena.seal(expressions.concat(expressions.byte_set(b"z"), expressions.words(words)), EVERY_BYTE)
     assert expressions.arena.shortest(root, 10) == b"zc"
     assert expressions.arena.shortest(expressions.arena.step(root, b"z" + words[-1][:-2]), 10) == b"c"
+
+
+def test_many_threads_ask_one_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a memory that forgets all the time: each thread finds what one alone finds."""
+    monkeypatch.setattr("lmprog_runtime.constraint.closing._MOST_REMEMBERED", 3)
+    vocabulary = Vocabulary([bytes([i]) for i in range(256)] + [b'": ', b'"}', b", ", b'{"', None], [260], [])
+    source = json.dumps(SCHEMAS[0])
+    grammar = compile_constraint(Constraint("json_schema", source), vocabulary)
+    states = list(_states(grammar, random.Random(1), 12))
+    alone = [grammar.closing_tokens(state) for state in states]
+
+    def ask(seed: int) -> bool:
+        order = random.Random(seed).sample(range(len(states)), len(states))
+        return all(grammar.closing_tokens(states[i]) == alone[i] for i in order * 20)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(ask, range(16)))

@@ -64,8 +64,8 @@ def bench_groups() -> Iterator[Group]:
 
 
 def suite_groups() -> Iterator[Group]:
-    """The groups of JSON-Schema-Test-Suite for draft 2020-12. format.json is about formats as mere annotations; the suite
-    writes integers with exponents too."""
+    """The groups of JSON-Schema-Test-Suite for draft 2020-12, which writes integers with exponents too. format.json is
+    about formats as mere annotations."""
     for path in sorted(SUITE.rglob("*.json")):
         options = {"exponents": True, "formats": "annotate" if path == SUITE / "format.json" else "assert"}
         for entry in json.loads(path.read_text(encoding="utf-8")):
