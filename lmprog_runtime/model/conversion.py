@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lmprog_runtime.model.files import ModelFiles, open_directory, read_json
 from lmprog_runtime.model.storage import announce, models_root, progress_bar, store_once
@@ -51,8 +51,8 @@ def convert_file(gguf: Path, name: str, *, progress: bool) -> ModelFiles:
     key = hashlib.sha256(f"{gguf}\0{status.st_size}\0{status.st_mtime_ns}".encode()).hexdigest()
     target = models_root() / f"{gguf.stem}-{key[:12]}"
     if not target.exists():
-        record = {"source": str(gguf), "gguf": str(gguf)}
         file = GgufFile(gguf)
+        record = {"source": str(gguf), "gguf": str(gguf), "is_quantised": file.is_quantised}
         if progress:
             announce(f"Converting {gguf.name} ({file.num_bytes / 1e6:,.0f} MB, once) ...")
         store_once(
@@ -65,10 +65,11 @@ def open_converted(directory: Path, name: str) -> ModelFiles:
     """A folder that `convert_default` or `convert_file` has stored."""
     record = read_json(directory / _RECORD)
     # relative to the folder, unless it is absolute
-    return open_directory(directory, name=name, revision=record["revision"], gguf=directory / record["gguf"])
+    gguf, is_quantised = directory / record["gguf"], record.get("is_quantised", False)
+    return open_directory(directory, name=name, revision=record["revision"], gguf=gguf, is_quantised=is_quantised)
 
 
-def _convert(file: GgufFile, folder: Path, record: dict[str, str], *, progress: bool) -> None:
+def _convert(file: GgufFile, folder: Path, record: dict[str, Any], *, progress: bool) -> None:
     with progress_bar(file.num_bytes, "Converting", is_shown=progress) as bar:
         file.convert(folder, bar.update)
     record = {**record, "revision": _content_hash(folder)}

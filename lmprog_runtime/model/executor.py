@@ -66,15 +66,16 @@ def load_executor(
 ) -> Executor:
     """Load a model. `kind` "auto" takes the first of cpu, torch and hf that can run it here.
 
-    dtype: "auto" is bfloat16 where the processor computes in it, else float32; int8, int4 and gguf (the weights
-    of a GGUF file as it stores them) need the cpu executor.
+    dtype: "auto" is bfloat16 where the processor computes in it, else float32; for a quantised GGUF file on the cpu
+    executor it is "gguf", the numbers that the file stores. int8, int4 and gguf need that executor.
     num_slots: None gives 65,536, or as many as fit half of the free memory.
     Raises ModelUnsupported with every executor's reason when none can run the model.
     """
     device = default_device() if device == "auto" else device
     threads = threads or torch.get_num_threads()
     torch.set_num_threads(threads)
-    settings = _Settings(default_dtype(device) if dtype == "auto" else dtype, device, threads, num_slots)
+    dtype = _auto_dtype(files, kind, device) if dtype == "auto" else dtype
+    settings = _Settings(dtype, device, threads, num_slots)
     refusals: list[str] = []
     for name in _LOADERS if kind == "auto" else (kind,):
         try:
@@ -83,6 +84,13 @@ def load_executor(
             log.info("the %s executor does not run %s: %s", name, files.name, refusal)
             refusals.append(f"{name}: {refusal}")
     raise ModelUnsupported(f"No executor can run {files.name!r} here. " + " ".join(refusals))
+
+
+def _auto_dtype(files: ModelFiles, kind: ExecutorKind, device: str) -> str:
+    from lmprog_runtime.ops.native import is_native_available
+
+    runs_native = kind in ("auto", "cpu") and device == "cpu" and files.is_quantised and is_native_available()
+    return "gguf" if runs_native else default_dtype(device)
 
 
 def default_device() -> str:

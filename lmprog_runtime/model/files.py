@@ -26,10 +26,18 @@ class ModelFiles:
     revision: str  # hexadecimal; changes when the content does, so that caches of two versions never mix
     context_length: int  # tokens, as the config says
     chat_template: str | None  # Jinja source; None for a model that knows no chat
-    gguf: Path | None  # the quantised file that the directory was converted from, if it was
+    gguf: Path | None  # the file that the directory was converted from, if it was
+    is_quantised: bool = False  # that file is what the user asked for, and has quantised matrices
 
 
-def open_directory(directory: Path, *, name: str, revision: str | None = None, gguf: Path | None = None) -> ModelFiles:
+def open_directory(
+    directory: Path,
+    *,
+    name: str,
+    revision: str | None = None,
+    gguf: Path | None = None,
+    is_quantised: bool = False,
+) -> ModelFiles:
     """Check that a model is complete. `revision` defaults to a fingerprint of the files.
 
     Raises ModelNotFound that names the missing file, or ModelUnsupported when there are only pickled weights.
@@ -42,6 +50,7 @@ def open_directory(directory: Path, *, name: str, revision: str | None = None, g
         context_length=_context_length(directory),
         chat_template=_chat_template(directory),
         gguf=gguf,
+        is_quantised=is_quantised,
     )
 
 

@@ -121,6 +121,10 @@ class GgufFile:
         """Size of the converted weights."""
         return sum(tensor.num_bytes for tensor in self.tensors)
 
+    @property
+    def is_quantised(self) -> bool:
+        return any(tensor.kind not in _NUMPY_DTYPES for tensor in self.tensors)
+
     def convert(self, target: Path, progress: Progress) -> None:
         """Write config.json, generation_config.json, model.safetensors and the tokenizer's files into `target`."""
         write_safetensors(target / "model.safetensors", self.tensors, progress)

@@ -78,7 +78,7 @@ class GgufWeights:
 def open_gguf_weights(path: Path, spec: ModelSpec) -> GgufWeights:
     """Raises ModelUnsupported when the file has nothing quantised, or does not fit the spec."""
     file = GgufFile(path)
-    if not any(tensor.kind not in ("F32", "F16", "BF16") for tensor in file.tensors):
+    if not file.is_quantised:
         raise ModelUnsupported(f"{path} has no quantised weights to use as they are; take dtype='bfloat16'.")
     return GgufWeights(file, spec)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lmprog_runtime.errors import ModelUnsupported
-from lmprog_runtime.model.executor import load_executor
+from lmprog_runtime.model.executor import ExecutorKind, default_dtype, load_executor
 from lmprog_runtime.model.gguf_weights import _READERS, open_gguf_weights
 from lmprog_runtime.model.hub import resolve_model
 from lmprog_runtime.model.model_spec import read_spec
@@ -117,6 +117,18 @@ def test_a_file_of_floats_is_refused(tmp_path: Path) -> None:
     assert files.gguf is not None
     with pytest.raises(ModelUnsupported, match="no quantised weights"):
         open_gguf_weights(files.gguf, read_spec(files.directory))
+
+
+@native
+@pytest.mark.parametrize(
+    ("kind", "executor", "dtype"), [("Q4_1", "cpu", "gguf"), ("Q4_1", "torch", None), ("F16", "cpu", None)]
+)
+def test_a_quantised_file_runs_as_it_is_by_default(
+    kind: str, executor: ExecutorKind, dtype: str | None, tmp_path: Path
+) -> None:
+    files = resolve_model(_write(tmp_path, kind), progress=False)
+    loaded = load_executor(files, kind=executor, device="cpu", num_slots=16, threads=1)
+    assert loaded.dtype == (dtype or default_dtype("cpu"))
 
 
 @native
