@@ -21,6 +21,26 @@ This page is made by `scripts/benchmarks_doc.py` from the JSON that `lmprog benc
 rounds: every setting and every side runs once in each round, another one first each time. `lmprog bench
 report docs/benchmarks/*.jsonl` makes pictures of them."""
 
+USE = """## Measure it yourself
+
+| command | what it measures |
+|---|---|
+| `lmprog bench serving` | throughput and latencies, as SGLang's bench_serving prints and names them |
+| `lmprog bench peers` | seven workloads against transformers and, with `--peer NAME=URL`, servers with OpenAI's API |
+| `lmprog bench programs` | thirteen programs with and without prefix cache, forks and jump-forward |
+| `lmprog bench report FILES` | pictures (PNG, SVG) and one HTML page from what the others wrote with `--output-file` |
+
+`serving` runs a model in its own process, or sends to `--base-url` with `--backend lmprog`, `openai`, `openai-chat` or
+`sglang` (vLLM is `openai`; keys come from LMPROG_API_KEY). Data: `--dataset-name` random, sharegpt, custom (JSON Lines
+of `prompt` and `output_len`), generated-shared-prefix (`--gsp-zipf` makes some groups frequent), multi-turn, or
+shared-prefix (a JSON file with `system`, `tools`, `examples` and `questions`). Load: `--request-rate` (Poisson) or
+`--max-concurrency`. What stands after `--compare` are settings to run in turn, each in quotes:
+
+    lmprog bench serving --dataset-name generated-shared-prefix --scale 0.1 --compare "" "--disable-radix-cache"
+
+`programs` makes its items from a seed, or reads them: `--data gsm8k=FILE`, and likewise mmlu, hellaswag and documents.
+"""
+
 NOTES = {
     "Peers": """All sides have the same prompts (in token ids, fresh in each round) and lengths of answers; transformers
 also has the same weights, threads and dtype (bfloat16 where lmprog has int8 or int4). Times in brackets
@@ -59,6 +79,7 @@ def document(results: Results) -> Iterator[str]:
         yield f"## {title}\n\n{NOTES[title]}\n"
         yield "\n".join([_line(head), "|---" + "|---:" * (len(head) - 1) + "|", *map(_line, rows)])
         yield f"\n{note}\n\n    {COMMANDS[title]}\n"
+    yield USE
 
 
 def _line(cells: list[str]) -> str:

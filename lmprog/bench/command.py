@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
+from tqdm import tqdm
+
 from lmprog.backends.local import Runtime
 from lmprog.bench.data import Source, parse_files
 from lmprog.bench.suite import SHOTS, Case, named, suite
@@ -68,18 +70,18 @@ def measure(options: argparse.Namespace, cases: list[Case], runtimes: dict[str, 
     for case in cases:
         run(case._replace(items=case.items[:1]), FULL, runtimes, at_a_time=1)  # makes what is made lazily
     rounds: dict[str, dict[str, list[Round]]] = {case.name: {name: [] for name in settings_of(case)} for case in cases}
-    for number in range(options.rounds):
-        for case in cases:
-            names = settings_of(case)
-            start = number % len(names)
-            for name in [*names[start:], *names[:start]]:
-                rounds[case.name][name].append(run(case, name, runtimes, at_a_time=options.at_a_time))
+    jobs = [(number, case) for number in range(options.rounds) for case in cases]
+    for number, case in tqdm(jobs, unit="program", disable=None):
+        names = settings_of(case)
+        start = number % len(names)
+        for name in [*names[start:], *names[:start]]:
+            rounds[case.name][name].append(run(case, name, runtimes, at_a_time=options.at_a_time))
     return {
         "kind": "programs",
         "count": options.count,
         "shots": options.shots,
         "at_a_time": options.at_a_time,
-        "data": options.data,
+        "data": sorted(parse_files(options.data)),
         "programs": {name: {key: median(some) for key, some in settings.items()} for name, settings in rounds.items()},
     }
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tqdm import tqdm
 
 from lmprog_runtime.bench.environment import environment
 from lmprog_runtime.bench.results import describe
@@ -65,7 +66,8 @@ def measure(options: argparse.Namespace, runtime: LocalRuntime) -> dict[str, Any
     output_tokens: dict[str, list[int]] = {}
     _warm_up(sides, _workloads(options, runtime, seed=options.seed - 1, scale=min(options.scale, 0.02)))
     for number in range(options.rounds):
-        for work in _workloads(options, runtime, seed=options.seed + number, scale=options.scale):
+        works = _workloads(options, runtime, seed=options.seed + number, scale=options.scale)
+        for work in tqdm(works, desc=f"round {number + 1}", unit="workload", disable=None):
             measured = _with_lengths(work, sides[0])
             _round(sides, measured, number, seconds.setdefault(work.name, {}))
             output_tokens.setdefault(work.name, []).append(sum(measured.answer_lens))

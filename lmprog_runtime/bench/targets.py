@@ -10,6 +10,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import requests
+import torch
 
 from lmprog_runtime.bench.environment import peak_memory_mb
 from lmprog_runtime.bench.outcome import Outcome
@@ -73,6 +74,9 @@ class InProcess(Target):
         return True
 
     def peak_memory_mb(self) -> float | None:
+        """Of the card where the model runs on one, else of this process since its start."""
+        if str(self.runtime.info()["device"]).startswith("cuda"):
+            return torch.cuda.max_memory_allocated() / 2**20
         return peak_memory_mb(os.getpid())
 
     def info(self) -> dict[str, Any]:

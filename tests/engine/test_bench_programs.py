@@ -152,6 +152,7 @@ def test_the_command_prints_and_writes(
     result = json.loads(path.read_text())
     assert list(result["programs"]["RAG pipeline"]) == ["full", "no cache", "no forks"]
     assert result["model"]["model"] == "tiny"
+    assert result["data"] == []
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + 2 + 3 + 1
     assert "1.00x" in lines[1]
