@@ -42,7 +42,7 @@ def test_instructor(server: Served, mode: str) -> None:
 
     client = instructor.from_openai(server.openai, mode=instructor.Mode[mode])
     light = client.chat.completions.create(
-        model="tiny", messages=USER, response_model=Light, max_tokens=80, max_retries=1
+        model="tiny", messages=USER, response_model=Light, max_tokens=200, temperature=0, max_retries=1
     )
     assert isinstance(light, Light)
 
