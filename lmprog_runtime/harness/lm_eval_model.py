@@ -36,11 +36,21 @@ class LmprogModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
         self, pretrained: str = "smollm2-135m", batch_size: Any = None, device: Any = None, **settings: Any
     ) -> None:
         """`batch_size` and `device` are what lm-eval passes to every model; the scheduler batches by itself."""
-        super().__init__()
         del batch_size
         if device is not None:
             settings.setdefault("device", device)
-        self.runtime = LocalRuntime.start(**{"model": pretrained, "dtype": "float32", **settings})
+        self._use(LocalRuntime.start(**{"model": pretrained, "dtype": "float32", **settings}))
+
+    @classmethod
+    def over(cls, runtime: LocalRuntime) -> LmprogModel:
+        """A model over a runtime that is already loaded."""
+        model = cls.__new__(cls)
+        model._use(runtime)
+        return model
+
+    def _use(self, runtime: LocalRuntime) -> None:
+        super().__init__()
+        self.runtime = runtime
         self.truncated = 0
         self._encoded = lru_cache(maxsize=64)(self._encode)  # the choices of a context come one after another
 
