@@ -149,7 +149,12 @@ def test_the_document_is_made_of_the_results(tmp_path: Path) -> None:
 
     script = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "benchmarks_doc.py"))
     text = "\n".join(script["document"](Results.read([write(tmp_path / "a.jsonl", ALL)])))
-    assert [line for line in text.splitlines() if line.startswith("## ")] == ["## Peers", "## Programs", "## Serving"]
+    assert [line for line in text.splitlines() if line.startswith("## ")] == [
+        "## Peers",
+        "## Programs",
+        "## Serving",
+        "## Measure it yourself",
+    ]
     assert "| fork | 2.00 s | 4.00 s (2.0x) |" in text
     assert text.count("A <fast> one") == 3
 
