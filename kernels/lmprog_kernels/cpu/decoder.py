@@ -14,6 +14,7 @@ from lmprog_kernels.cpu.library import check
 from lmprog_kernels.cpu.packed_weights import PackedWeights
 from lmprog_kernels.cpu.packing import Memory, round_up
 from lmprog_kernels.cpu.protocols import SpecLike
+from lmprog_kernels.cpu.scratch import Recycled
 
 Int32Array = NDArray[np.int32]
 
@@ -36,6 +37,7 @@ class Decoder:
         pool = self._pool.bytes[: spec.num_layers * num_slots * slot_bytes]
         self.kv: NDArray[np.uint8] = pool.view(spec.num_layers, num_slots, slot_bytes).numpy()
         self._frequencies = [torch.tensor(rope.inverse_frequencies, dtype=torch.float32) for rope in spec.ropes]
+        self._logits = Recycled()
         self._handle = self._create(num_slots)
 
     def __del__(self) -> None:
@@ -58,7 +60,7 @@ class Decoder:
     ) -> Tensor:
         """Arrays as in `StepBatch`. Returns float32 [len(logit_rows), vocab_size]."""
         arrays = [np.ascontiguousarray(a, np.int32) for a in (tokens, positions, slots, logit_rows, key_slots, items)]
-        logits = torch.empty(len(logit_rows), self._spec.vocab_size)
+        logits = self._logits.take(len(logit_rows), self._spec.vocab_size)
         addresses = [array.__array_interface__["data"][0] for array in arrays]
         step = structs.Step(len(tokens), len(logit_rows), len(items), 0, *addresses, logits.data_ptr())
         seconds = None if self.phase_seconds is None else self.phase_seconds.ctypes.data
