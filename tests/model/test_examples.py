@@ -13,6 +13,7 @@ from lmprog import Runtime
 pytestmark = pytest.mark.model
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROGRAMS = [
+    "compile_mode",
     "quickstart",
     "fork_join",
     "json_extraction",
@@ -25,6 +26,7 @@ PROGRAMS = [
     "dspy_program",
 ]
 PRINTS = {
+    "compile_mode": ["moved:", "before 'Text: {text}", "?", "came from the cache"],
     "quickstart": ["France: Paris, in Europe", "came from the cache"],
     "fork_join": ["Advice:", "from the cache"],
     "json_extraction": ["Person(name=", "came from the cache"],
