@@ -6,10 +6,14 @@ may encode the end of a text in more tokens than the text. The canonical tokens 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 
 MOST_BYTES = 4_096
 """Of a completion; a state that is further from its end has none."""
+
+START = 3
+"""Bytes at the start of a text that tell which lengths of tokens are worth a look: with 128,000 tokens, few."""
 
 _MOST_REMEMBERED = 20_000
 
@@ -23,7 +27,7 @@ class Spelling:
     def __init__(self, token_bytes: Sequence[bytes], encode: Callable[[str], list[int]] | None) -> None:
         self._token_bytes, self._encode = token_bytes, encode
         self._ids = {data: i for i, data in enumerate(token_bytes) if data}
-        self._lengths = sorted({len(data) for data in self._ids})
+        self._lengths = _lengths_by_start(self._ids)
         self._known: _Known = {b"": (0, 0)}
 
     def count(self, text: bytes) -> int | None:
@@ -45,11 +49,11 @@ class Spelling:
     def _best(self, text: bytes, known: _Known) -> tuple[int, int]:
         """Of the splits with the fewest tokens, the one with the longest first token."""
         best = (-1, 0)
-        for length in self._lengths:
-            if length > len(text):
-                break
+        for length in (*range(1, START), *self._lengths.get(text[:START], ())):
+            if length > len(text) or text[:length] not in self._ids:
+                continue
             after = known[text[length:]][0]
-            if after >= 0 and (best[0] < 0 or after + 1 <= best[0]) and text[:length] in self._ids:
+            if after >= 0 and (best[0] < 0 or after + 1 <= best[0]):
                 best = (after + 1, length)
         return best
 
@@ -77,3 +81,12 @@ class Spelling:
             found.append(self._ids[text[:length]])
             text = text[length:]
         return found
+
+
+def _lengths_by_start(tokens: Iterable[bytes]) -> dict[bytes, list[int]]:
+    """For each start of START bytes the lengths of the tokens that have it, ascending."""
+    found: dict[bytes, set[int]] = defaultdict(set)
+    for data in tokens:
+        if len(data) >= START:
+            found[data[:START]].add(len(data))
+    return {start: sorted(lengths) for start, lengths in found.items()}
