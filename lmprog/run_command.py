@@ -31,7 +31,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="lmprog run", description=__doc__)
-    parser.add_argument("program", help="file and name of a @function, such as extract.py:extract")
+    parser.add_argument(
+        "program",
+        help="file and name of a @function, such as extract.py:extract; the only one needs no name",
+    )
     parser.add_argument("--arg", action="append", default=[], metavar="NAME=VALUE", help="an argument; JSON, or text")
     parser.add_argument("--input", help="a JSON Lines file: one object of arguments per line")
     parser.add_argument("--output", help="JSON Lines, one per finished item; a second call goes on where one ended")
@@ -44,17 +47,24 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def load_program(spec: str) -> Program[Any, Any]:
-    """The @function `name` of `file.py:name`. InvalidArgument that lists the functions there."""
-    path, _, name = spec.rpartition(":")
-    if not path or not Path(path).is_file():
-        raise InvalidArgument(f"{spec!r} is not FILE.py:NAME of a file that is there.")
+    """The @function `name` of `file.py:name`, or the only one of `file.py`. InvalidArgument that lists those there."""
+    path, name = (spec, None) if Path(spec).is_file() else _split(spec)
     sys.path.insert(0, str(Path(path).parent))  # as Python does for a script: its neighbours can be imported
-    found = runpy.run_path(path)
-    programs = sorted(key for key, value in found.items() if isinstance(value, Program))
-    if name not in programs:
-        raise InvalidArgument(f"{path} has no @function {name!r}; it has {', '.join(programs) or 'none'}.")
+    found = {key: value for key, value in runpy.run_path(path).items() if isinstance(value, Program)}
+    if name is None and len(found) == 1:
+        name = next(iter(found))
+    if name not in found:
+        wanted = "several @functions; say which" if name is None and found else f"no @function {name or ''}".rstrip()
+        raise InvalidArgument(f"{path} has {wanted}; it has {', '.join(sorted(found)) or 'none'}.")
     program: Program[Any, Any] = found[name]
     return program
+
+
+def _split(spec: str) -> tuple[str, str]:
+    path, _, name = spec.rpartition(":")
+    if not Path(path).is_file():
+        raise InvalidArgument(f"{spec!r} is not FILE.py or FILE.py:NAME of a file that is there.")
+    return path, name
 
 
 def read_items(path: Path) -> Iterator[dict[str, Any]]:

@@ -39,7 +39,8 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> lmprog.ScriptedBackend:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run", "nothing.py:x"], "not FILE.py:NAME"),
+        (["run", "nothing.py:x"], "not FILE.py or FILE.py:NAME"),
+        (["run", "nothing.py"], "not FILE.py or FILE.py:NAME"),
         (["run", "PROGRAM:nothing"], "it has answer"),
         (["run", "PROGRAM:answer", "--input", "x"], "belong together"),
         (["pull", "no-such-model-anywhere"], "no-such-model-anywhere"),
@@ -59,6 +60,16 @@ def test_a_mistake_is_one_sentence(
 def test_one_run(program: str, scripted: lmprog.ScriptedBackend, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", f"{program}:answer", "--arg", "question=why"]) == 0
     assert "why" in capsys.readouterr().out
+
+
+def test_the_only_program_of_a_file_needs_no_name(
+    program: str, scripted: lmprog.ScriptedBackend, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["run", program, "--arg", "question=why"]) == 0
+    assert "why" in capsys.readouterr().out
+    Path(program).write_text(PROGRAM + PROGRAM.replace("def answer", "def other"))
+    assert cli.main(["run", program, "--arg", "question=why"]) == 1
+    assert "several @functions; say which; it has answer, other" in capsys.readouterr().err
 
 
 def test_a_batch_is_written_and_a_second_call_runs_nothing(
