@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from lmprog_runtime.bench.outcome import Outcome
 from lmprog_runtime.bench.printing import result_lines
 from lmprog_runtime.bench.results import describe
 from lmprog_runtime.bench.runtime_flags import runtime_config
-from lmprog_runtime.bench.serving_flags import conversations_of, load_of, parser, server_of, split_compare
+from lmprog_runtime.bench.serving_flags import conversations_of, load_of, parser, server_of, split_compare, target_key
 from lmprog_runtime.bench.targets import InProcess, Target
 from lmprog_runtime.errors import RequestRefused, RuntimeFault
 from lmprog_runtime.model.hub import resolve_model
@@ -140,10 +140,12 @@ def append_lines(path: Path, results: list[Result]) -> None:
 def _compare(options: argparse.Namespace, settings: list[Setting]) -> int:
     """Run the settings in turn, round by round; the flags of a setting come on top of the common ones."""
     with contextlib.ExitStack() as stack:
+        targets: dict[Hashable, tuple[Target, Tokenizer]] = {}  # settings that differ in their load share one
         measures = []
-        for setting in settings:
-            target, tokenizer = stack.enter_context(opened(setting.options))
-            measures.append((setting.label, partial(measure, setting.options, target, tokenizer)))
+        for label, given in settings:
+            if target_key(given) not in targets:
+                targets[target_key(given)] = stack.enter_context(opened(given))
+            measures.append((label, partial(measure, given, *targets[target_key(given)])))
         runs = compare(measures, options.rounds)
     print_comparison(runs)
     print(describe(next(iter(runs.values()))[0]))

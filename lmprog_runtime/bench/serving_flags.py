@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
 from lmprog_runtime.bench import dataset_files, datasets
 from lmprog_runtime.bench.conversation import Conversation
 from lmprog_runtime.bench.load import Load
-from lmprog_runtime.bench.runtime_flags import add_runtime_flags
+from lmprog_runtime.bench.runtime_flags import add_runtime_flags, runtime_config
 from lmprog_runtime.bench.targets import SERVERS, Server, server_class
 from lmprog_runtime.errors import RequestRefused
 from lmprog_runtime.model.tokenizer import Tokenizer
@@ -95,6 +96,13 @@ def load_of(options: argparse.Namespace) -> Load:
     if options.max_concurrency is not None and options.max_concurrency < 1:
         raise RequestRefused(f"--max-concurrency is {options.max_concurrency}; it must be at least 1.")
     return Load(options.request_rate, options.max_concurrency, options.seed)
+
+
+def target_key(options: argparse.Namespace) -> Hashable:
+    """Equal for flags that describe the same target."""
+    names = ("backend", "base_url", "served_model_name", "server_pid", "send_text", "disable_ignore_eos")
+    more = json.dumps(options.extra_request_body, sort_keys=True)
+    return (*(getattr(options, name) for name in names), more, runtime_config(options))
 
 
 def server_of(options: argparse.Namespace, tokenizer: Tokenizer) -> Server:

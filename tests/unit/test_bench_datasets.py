@@ -13,7 +13,7 @@ from lmprog_runtime.bench import dataset_files, datasets
 from lmprog_runtime.bench.compare import Setting, compare, comparison_lines
 from lmprog_runtime.bench.load import Load, gaps
 from lmprog_runtime.bench.runtime_flags import runtime_config
-from lmprog_runtime.bench.serving_flags import conversations_of, parser, split_compare
+from lmprog_runtime.bench.serving_flags import conversations_of, parser, split_compare, target_key
 from lmprog_runtime.config import RuntimeConfig
 from lmprog_runtime.errors import RequestRefused
 from tests.support.byte_tokenizer import make_byte_tokenizer
@@ -149,6 +149,15 @@ def test_flags_after_compare_are_settings_and_not_flags() -> None:
     assert split_compare(["--seed", "3"]) == (["--seed", "3"], [])
     with pytest.raises(RequestRefused, match="two or more"):
         split_compare(["--compare", "--disable-radix-cache"])
+
+
+def test_settings_that_differ_in_their_load_share_a_target() -> None:
+    def key(*flags: str) -> object:
+        return target_key(parser().parse_args(flags))
+
+    assert key() == key("--max-concurrency", "3", "--seed", "9") == key("--dtype", "auto")
+    others = [["--disable-radix-cache"], ["--base-url", "http://a"], ["--extra-request-body", "{}", "--send-text"]]
+    assert len({key(), *(key(*flags) for flags in others)}) == 4
 
 
 def test_comparison_shows_ratios_to_the_first() -> None:
