@@ -70,7 +70,7 @@ class Runtime(Backend):
 
     @property
     def cache(self) -> Any:
-        """The prefix cache: `pretty()`, `dump()`, `explain(prompt)`, `stats()`."""
+        """The prefix cache: `pretty()`, `dump()`, `explain(prompt)`, `events()`, `statistics()`, `check()`."""
         return self._runtime.cache
 
     @property

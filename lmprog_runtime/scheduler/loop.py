@@ -109,9 +109,10 @@ class Scheduler:
         sequence.cut(length)
 
     def spare_rows(self) -> int:
-        """Slots that guesses may take without anything that runs, or is admitted next, being the poorer."""
+        """Slots that the guesses of a running sequence may take, when all others take as many, without anything that
+        runs or is admitted next being the poorer."""
         reserve = self.config.decode_reserve * (len(self.running) + 1)
-        return max(0, self.cache.available - reserve)
+        return max(0, self.cache.available - reserve) // max(1, len(self.running))
 
     # -- what goes out
 
