@@ -90,7 +90,7 @@ def prefix_constraint(data: bytes, then: CompiledGrammar | None, vocabulary: Voc
 
 
 def warm_up(vocabulary: Vocabulary) -> None:
-    """Make what nearly all JSON constraints share (token sets, spelling; some 100 ms), so that the first request finds it.
+    """Make what nearly all JSON constraints share (token sets, spelling: some 100 ms); the first request finds it.
     Called when a model loads."""
     for schema in ("{}", '{"type": "integer"}'):
         grammar = compile_constraint(Constraint("json_schema", schema), vocabulary)
