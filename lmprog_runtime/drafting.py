@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from lmprog_runtime.cache import keys
 from lmprog_runtime.constraint.base import DEAD, Grammar
+from lmprog_runtime.errors import ConstraintTooLarge
 
 MOST_DRAFTS = 8
 _LOOKUP_LENGTHS = (4, 2)  # tokens that must have stood before, the most telling first
@@ -70,7 +71,10 @@ class Drafter:
 
     def draft(self, key: Callable[[], bytes], state: int, running: int, most: int) -> list[int]:
         """At most `most` guesses after the tokens of `key` (as `cache.keys` writes them); `state` is the grammar's."""
-        self.drafts = self._tail(state, running, most) or self._lookup(key, state, running, most)
+        try:
+            self.drafts = self._tail(state, running, most) or self._lookup(key, state, running, most)
+        except ConstraintTooLarge:  # looking ahead met a limit that the output itself may never reach
+            self.drafts = []
         self.drafted += len(self.drafts)
         return self.drafts
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lmprog_runtime.cache import keys
 from lmprog_runtime.drafting import MOST_DRAFTS, Acceptance, Drafter, what_followed
+from lmprog_runtime.errors import ConstraintTooLarge
 from lmprog_runtime.request import Completion, Constraint, GenerateRequest, SamplingParams
 from lmprog_runtime.runtime import constraint_compiler
 from tests.support.byte_tokenizer import FIRST_BYTE, make_byte_tokenizer
@@ -157,3 +158,13 @@ def test_a_guess_keeps_to_the_grammar() -> None:
     assert drafter.draft(lambda: key, grammar.start, 1, 8) == prompt("ab")
     after = grammar.advance(grammar.advance(grammar.start, prompt("a")[0]), prompt("b")[0])
     assert drafter.draft(lambda: key, after, 1, 8) == []
+
+
+def test_a_limit_met_by_looking_ahead_costs_the_guess_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    grammar = constraint_compiler(TOKENIZER)(Constraint("regex", "ab(c|d)x"), b"")
+
+    def refuse(state: int) -> list[int]:
+        raise ConstraintTooLarge("too many states")
+
+    monkeypatch.setattr(grammar, "guessed_tokens", refuse)
+    assert Drafter(grammar).draft(lambda: keys.encode(prompt("ab")), grammar.start, 1, 8) == []
