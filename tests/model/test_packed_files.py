@@ -15,7 +15,14 @@ from lmprog_runtime.model.files import ModelFiles
 from lmprog_runtime.model.model_spec import read_spec
 from lmprog_runtime.model.packed_files import packed_path, packed_weights
 from lmprog_runtime.model.weights import open_weights
-from lmprog_runtime.ops.native import NATIVE_DTYPES, PackedWeights, available_levels, load_weights, save_weights
+from lmprog_runtime.ops.native import (
+    NATIVE_DTYPES,
+    PackedWeights,
+    available_levels,
+    load_library,
+    load_weights,
+    save_weights,
+)
 from tests.support.step_batches import Packer, Stream
 from tests.support.tiny_models import save_model
 
@@ -76,6 +83,15 @@ def test_another_revision_replaces_the_file(tmp_path: Path, cache: Path) -> None
     changed = _files(tmp_path / "model", seed=1, revision="2")
     assert torch.equal(_logits(changed, _packed(changed)), _fresh_logits(changed))
     assert list(cache.glob("*.weights")) == [_path(changed)]
+
+
+def test_another_build_of_the_library_replaces_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = _files(tmp_path / "model")
+    _packed(files)
+    before = _path(files).read_bytes()
+    monkeypatch.setattr(load_library(available_levels()[0]), "build", 1)
+    _packed(files)
+    assert _path(files).read_bytes() != before
 
 
 @pytest.mark.parametrize("part", ["header", "layers", "matrices", "end"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import warnings
+import zlib
 from pathlib import Path
 
 import torch  # noqa: F401  (first: its OpenMP library must be the one that ours shares)
@@ -52,6 +53,7 @@ class Library:
 
     def __init__(self, level: str) -> None:
         self.level = level
+        self.build = zlib.crc32(_path(level).read_bytes())  # differs from build to build
         self.functions = ctypes.CDLL(str(_path(level)))
         for name, (result, arguments) in _ARGUMENTS.items():
             function = getattr(self.functions, name)

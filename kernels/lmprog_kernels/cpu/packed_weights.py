@@ -30,7 +30,7 @@ _LAYER_DTYPES = {"gguf": "int8"}  # of matrices that come as tensors, where it d
 _HEAD_DTYPES = {"int4": "int8", "gguf": "int8"}
 
 LAYOUT_VERSION = 1
-"""Counts up with every change of how weights are packed or written."""
+"""Counts up with every change of what is packed and written that is not in the library."""
 
 _FIRST = 64  # bytes left free, as an offset of 0 stands for "none"
 _PAGE = 1 << 12
@@ -174,7 +174,8 @@ def load_weights(path: Path, key: str, dtype: str, level: str | None = None) -> 
 
 
 def _full_key(key: str, dtype: str, library: Library) -> str:
-    return f"{key} {dtype} {library.level} {LAYOUT_VERSION}"
+    """The library is part of it, because its panels are its own: another build, another file."""
+    return f"{key} {dtype} {library.level} {library.build:08x} {LAYOUT_VERSION}"
 
 
 def _read_header(file: BinaryIO, path: Path) -> dict[str, Any]:
