@@ -23,10 +23,12 @@ from typing import Any, NamedTuple
 import torch
 from lm_eval import simple_evaluate
 from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
 
 from lmprog_runtime.harness.lm_eval_model import LmprogModel
 
 METRICS = ("acc", "acc_norm")
+TASKS = TaskManager(include_defaults=False)  # lm-eval reads the files of all its tasks otherwise, each time
 
 
 class Timed:
@@ -74,6 +76,7 @@ def run(timed: Timed, settings: dict[str, Any], shots: int, items: int) -> Outco
         tasks=[dict(settings)],
         num_fewshot=shots,
         limit=items,
+        task_manager=TASKS,
         bootstrap_iters=0,
         log_samples=True,
     )

@@ -37,8 +37,8 @@ class LmprogModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
     ) -> None:
         """`batch_size` and `device` are what lm-eval passes to every model; the scheduler batches by itself."""
         del batch_size
-        if device is not None:
-            settings.setdefault("device", device)
+        if device is not None:  # lm-eval says cuda unless told otherwise, on machines without one too
+            settings.setdefault("device", "auto" if str(device).startswith("cuda") else device)
         self._use(LocalRuntime.start(**{"model": pretrained, "dtype": "float32", **settings}))
 
     @classmethod
