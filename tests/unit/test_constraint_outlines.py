@@ -15,7 +15,7 @@ from tests.support.constraints import bits
 
 pytest.importorskip("outlines_core", reason="outlines-core is not installed")
 
-from lmprog_runtime.constraint.outlines_backend import OutlinesGrammar, compile_with_outlines
+from lmprog_runtime.constraint.outlines_backend import OutlinesCompiler, OutlinesGrammar, compile_with_outlines
 
 
 def _vocabulary() -> Vocabulary:
@@ -108,3 +108,12 @@ def test_what_the_engine_asks_of_a_grammar() -> None:
 def test_refusals(constraint: Constraint, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         compile_with_outlines(constraint, _vocabulary())
+
+
+def test_the_engines_compiler_refuses_to_heal() -> None:
+    compiler = OutlinesCompiler(_vocabulary())
+    grammar = compiler(Constraint("regex", "ab"), b"")
+    assert grammar.mask(grammar.start).any()
+    for constraint in (None, Constraint("regex", "ab")):
+        with pytest.raises(ConstraintUnsupported, match="heal=False"):
+            compiler(constraint, b" ")
