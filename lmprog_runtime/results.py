@@ -96,9 +96,9 @@ class Results:
 
     def _sample(self, turns: list[_Turn], logits: torch.Tensor) -> list[_Turn]:
         """One token for each; the turns that go on, because the row of their next token is there as well."""
-        jobs = [turn.job for turn in turns]
+        turns, masks = self._masked(turns)
         rows = _rows(logits, [turn.row for turn in turns])
-        sampled = sample(rows, [job.sampler for job in jobs], self._masks(jobs))
+        sampled = sample(rows, [turn.job.sampler for turn in turns], masks)
         following: list[_Turn] = []
         for turn, token in zip(turns, sampled, strict=True):
             accepted = self._accept(turn.job, token)
@@ -106,12 +106,21 @@ class Results:
                 following.append(after)
         return following
 
-    def _masks(self, jobs: list[Generation]) -> list[NDArray[np.uint32] | None]:
+    def _masked(self, turns: list[_Turn]) -> tuple[list[_Turn], list[NDArray[np.uint32] | None]]:
+        """The masks, and the turns that have one: a constraint that reaches a limit fails its own request only."""
         started = time.perf_counter()
-        masks = [job.mask() for job in jobs]
+        ready: list[_Turn] = []
+        masks: list[NDArray[np.uint32] | None] = []
+        for turn in turns:
+            try:
+                masks.append(turn.job.mask())
+            except Exception as error:
+                self._end(self._jobs.owner[turn.job.live_sequence], error)
+            else:
+                ready.append(turn)
         if any(mask is not None for mask in masks):
             self.mask_times.add(time.perf_counter() - started)
-        return masks
+        return ready, masks
 
     def _accept(self, job: Generation, token: Sampled | DeadEnd) -> Accepted | None:
         """None when the request has failed: a constraint or stop expression at its limit is its own request's."""

@@ -10,8 +10,10 @@ from dataclasses import replace
 
 import pytest
 
+from lmprog_runtime.constraint.base import Grammar
 from lmprog_runtime.errors import (
     ConstraintInvalid,
+    ConstraintTooLarge,
     ConstraintUnreachable,
     ConstraintUnsupported,
     RequestAborted,
@@ -171,3 +173,32 @@ def test_json_options_of_a_request_reach_the_compiler() -> None:
             for options in ({}, {"member_order": "any"}, {"whitespace": "dense"})
         ]
     assert texts == ['{"a": "aa", "b": "bb"}', '{"b": "bb", "a": "aa"}', '{"a":"aa","b":"bb"}']
+
+
+def test_a_mask_that_meets_a_limit_fails_its_own_request() -> None:
+    compile_request = constraint_compiler(BYTES)
+
+    class Limited:
+        """Allows two tokens, then has no mask any more."""
+
+        def __init__(self, grammar: Grammar) -> None:
+            self._grammar, self._left = grammar, 2
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._grammar, name)
+
+        def mask(self, state: int) -> object:
+            self._left -= 1
+            if self._left < 0:
+                raise ConstraintTooLarge("The constraint needs more states than are allowed.")
+            return self._grammar.mask(state)
+
+    def compiler(constraint: Constraint | None, prefix_text: bytes) -> object:
+        return Limited(compile_request(constraint, prefix_text))
+
+    with tiny_engine(compiler=compiler) as engine:
+        _, free = start(engine, GenerateRequest(prompt("free"), greedy(20)))
+        with pytest.raises(ConstraintTooLarge):
+            run(engine, _constrained("[a-c]{30}"))
+        assert len(free.result().token_ids) == 20
+        assert engine.call(lambda: (engine.cache.held, engine.failed_steps)).result() == (0, 0)
