@@ -33,6 +33,7 @@ from lmprog.backends.base import (
     Sink,
     Stream,
 )
+from lmprog.backends.forwarding import ForwardingBackend
 from lmprog.backends.tape import (
     FORMAT,
     Kind,
@@ -57,12 +58,11 @@ _SHOWN = 40  # characters on each side of a difference
 # -- recording ------------------------------------------------------------------------------------------------------
 
 
-class RecordingBackend(Backend):
+class RecordingBackend(ForwardingBackend):
     """A backend that passes all on to `backend`, and writes each call into a new file when it ends."""
 
     def __init__(self, backend: Backend, path: str | Path) -> None:
-        self._backend = backend
-        self.name, self.defaults = backend.name, backend.defaults
+        super().__init__(backend)
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         try:
@@ -74,18 +74,6 @@ class RecordingBackend(Backend):
 
     def open_stream(self) -> Stream:
         return _RecordingStream(self, self._backend.open_stream(), Track())
-
-    def supports(self, parameter: str) -> bool:
-        return self._backend.supports(parameter)
-
-    def warm_prefix(self, text: str) -> None:
-        self._backend.warm_prefix(text)
-
-    def flush_cache(self) -> None:
-        self._backend.flush_cache()
-
-    def server_info(self) -> dict[str, Any]:
-        return self._backend.server_info()
 
     def close(self) -> None:
         """Closes the file and the backend."""

@@ -33,36 +33,22 @@ from lmprog.backends.base import (
     Stream,
     Usage,
 )
+from lmprog.backends.forwarding import ForwardingBackend
 from lmprog.errors import Cancelled, RequestRefused
 from lmprog.sampling import Sampling
 
 _ATTEMPTS = 5
 
 
-class SpeculativeBackend(Backend):
+class SpeculativeBackend(ForwardingBackend):
     """A backend whose streams write ahead on `backend`."""
 
     def __init__(self, backend: Backend, num_api_spec_tokens: int) -> None:
-        self._backend, self._tokens = backend, num_api_spec_tokens
-        self.name, self.defaults = backend.name, backend.defaults
+        super().__init__(backend)
+        self._tokens = num_api_spec_tokens
 
     def open_stream(self) -> Stream:
         return SpeculativeStream(self._backend.open_stream(), self._tokens)
-
-    def supports(self, parameter: str) -> bool:
-        return self._backend.supports(parameter)
-
-    def warm_prefix(self, text: str) -> None:
-        self._backend.warm_prefix(text)
-
-    def flush_cache(self) -> None:
-        self._backend.flush_cache()
-
-    def server_info(self) -> dict[str, Any]:
-        return self._backend.server_info()
-
-    def close(self) -> None:
-        self._backend.close()
 
 
 def speculating(backend: Backend, num_api_spec_tokens: int) -> SpeculativeBackend:

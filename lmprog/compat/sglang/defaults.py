@@ -16,6 +16,7 @@ from lmprog.backends.base import (
     Stream,
     Usage,
 )
+from lmprog.backends.forwarding import ForwardingBackend
 from lmprog.errors import NoBackend
 from lmprog.settings import default_backend
 
@@ -76,12 +77,11 @@ class TokenUsage:
             self._total = self._total.plus(usage)
 
 
-class CountedBackend(Backend):
+class CountedBackend(ForwardingBackend):
     """A backend with SGLang's `token_usage`, `endpoint` and `get_model_name()`. All else is the backend's own."""
 
     def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self.name, self.defaults = backend.name, backend.defaults
+        super().__init__(backend)
         self.token_usage = TokenUsage()
 
     def __getattr__(self, name: str) -> Any:
@@ -96,21 +96,6 @@ class CountedBackend(Backend):
 
     def open_stream(self) -> Stream:
         return _CountedStream(self._backend.open_stream(), self.token_usage)
-
-    def supports(self, parameter: str) -> bool:
-        return self._backend.supports(parameter)
-
-    def warm_prefix(self, text: str) -> None:
-        self._backend.warm_prefix(text)
-
-    def flush_cache(self) -> None:
-        self._backend.flush_cache()
-
-    def server_info(self) -> dict[str, Any]:
-        return self._backend.server_info()
-
-    def close(self) -> None:
-        self._backend.close()
 
 
 class _CountedStream(Stream):
