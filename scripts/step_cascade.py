@@ -35,7 +35,8 @@ def table(threads: int, model: str = "smollm2-135m", rounds: int = 11) -> list[s
     ]
     for branches, prefix in POINTS:
         apart, together = (bench_cascade.step_of(branches, prefix, cut) for cut in (0, rule.alignment))
-        cells = [_cells([run[kind] for run in _runs(executor, apart, together, rounds)]) for kind in (0, 1)]
+        runs = _runs(executor, apart, together, rounds)
+        cells = [_cells([run[kind] for run in runs]) for kind in (0, 1)]
         choice = "together" if rule.pays(branches, prefix - prefix % rule.alignment) else "one by one"
         lines.append(f"| {branches}, {prefix} | {cells[0]} | {cells[1]} | {choice} |")
     return lines

@@ -148,7 +148,7 @@ class RowSampler {
 
     // entries_: all columns of at least `bound`, by falling scaled value; kept_weights_: their weights.
     void collect_scaled(float bound) {
-        collect([this](Floats values) { return scaled(values); }, bound);
+        collect([this](auto value) { return scaled(value); }, bound);
         const size_t size = entries_.size();
         kept_weights_.resize(size + kLanes);
         for (size_t i = 0; i < size; i++) kept_weights_[i] = entries_[i].value;
@@ -162,7 +162,7 @@ class RowSampler {
         entries_.clear();
         const Floats least = broadcast(std::max(bound, std::numeric_limits<float>::lowest()));
         for (int b = 0; b < values_.blocks; b++) {
-            if (values_.top_of(b) == kNever) continue;
+            if (values_.top_of(b) == kNever || change(values_.top_of(b)) < bound) continue;
             for (int i = 0; i < kBlock; i += kLanes) {
                 const Floats x = change(load(values_.block(b) + i));
                 uint32_t found = at_least(x, least);
@@ -206,7 +206,7 @@ class RowSampler {
         row.logprob = logits[row.token] - normaliser;
         row.found_top = 0;
         if (row.num_top == 0) return;
-        collect([](Floats values) { return values; }, values_.reached_by(row.num_top));
+        collect([](auto value) { return value; }, values_.reached_by(row.num_top));
         row.found_top = std::min(row.num_top, static_cast<int>(entries_.size()));
         for (int i = 0; i < row.found_top; i++) {
             row.top_ids[i] = entries_[i].column;
