@@ -19,7 +19,8 @@ HEAD = """# Benchmarks
 This page is made by `scripts/benchmarks_doc.py` from the JSON that `lmprog bench` wrote
 (`docs/benchmarks/`); under each table stands what it ran on. Ratios are of medians over interleaved
 rounds: every setting and every side runs once in each round, another one first each time. `lmprog bench
-report docs/benchmarks/*.jsonl` makes pictures of them."""
+report docs/benchmarks/*.jsonl` makes pictures of them. Tables of one round, or of a small scale, are trials
+of the tools on a busy machine, and no results."""
 
 USE = """## Measure it yourself
 
@@ -56,8 +57,8 @@ an instruction of 300, up to 96 out; one stream, 128 in and out; batch of 16, 12
 shared. The scale multiplies shared lengths and numbers of requests.""",
     "Programs": """Runs start from an empty cache. Brackets say how many times as fast the programs are with
 everything on. Without forks, branches run one after the other. The best possible hit rate computes every distinct edge
-of the tree of all requests once, in a pool without end. Free text has fixed lengths, so all settings do
-the same work.""",
+of the tree of all requests once, in a pool without end. Free text has fixed lengths, the
+same in all settings. Tokens computed include drafts of speculation that were not accepted.""",
     "Serving": """Names and meanings are those of SGLang's bench_serving. A cold cache was emptied after
 the warm-up.""",
 }
@@ -78,7 +79,7 @@ def document(results: Results) -> Iterator[str]:
     for title, head, rows, note in tables(results):
         yield f"## {title}\n\n{NOTES[title]}\n"
         yield "\n".join([_line(head), "|---" + "|---:" * (len(head) - 1) + "|", *map(_line, rows)])
-        yield f"\n{note}\n\n    {COMMANDS[title]}\n"
+        yield f"\n{note}\n\nAt full size:\n\n    {COMMANDS[title]}\n"
     yield USE
 
 

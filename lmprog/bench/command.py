@@ -79,6 +79,7 @@ def measure(options: argparse.Namespace, cases: list[Case], runtimes: dict[str, 
     return {
         "kind": "programs",
         "count": options.count,
+        "rounds": options.rounds,
         "shots": options.shots,
         "at_a_time": options.at_a_time,
         "data": sorted(parse_files(options.data)),

@@ -76,12 +76,14 @@ Table = tuple[str, Cells, list[Cells], str]  # title, head, rows, what it ran on
 def tables(results: Results) -> Iterator[Table]:
     """The numbers of the last result of a kind, and all of serving, for people."""
     for peers in results.peers[-1:]:
-        yield ("Peers", *peers_table(peers), f"scale {peers['scale']}, {peers['rounds']} rounds; {describe(peers)}")
+        yield ("Peers", *peers_table(peers), f"scale {peers['scale']}, rounds: {peers['rounds']}; {describe(peers)}")
     for programs in results.programs[-1:]:
-        note = f"{programs['count']} runs each, {programs['at_a_time']} at a time; {describe(programs)}"
-        yield "Programs", *programs_table(programs["programs"]), note
+        size = f"{programs['count']} runs each, {programs['at_a_time']} at a time, rounds: {programs['rounds']}"
+        yield "Programs", *programs_table(programs["programs"]), f"{size}; {describe(programs)}"
     if results.serving:
-        yield "Serving", *serving_table(results.serving), describe(results.serving[-1])
+        head, rows = serving_table(results.serving)
+        rounds = len(results.serving) // len(rows)
+        yield "Serving", head, rows, f"rounds: {rounds}; {describe(results.serving[-1])}"
 
 
 def peers_table(result: dict[str, Any]) -> tuple[Cells, list[Cells]]:

@@ -53,6 +53,7 @@ PROGRAMS = {
     "kind": "programs",
     "count": 4,
     "at_a_time": 2,
+    "rounds": 3,
     "threads": 2,
     "programs": {"judge": {"full": numbers(8.0), "no cache": numbers(2.0, 400), "no forks": numbers(4.0)}},
     "model": MODEL,
