@@ -56,7 +56,7 @@ def program_bars(programs: dict[str, Any]) -> Figure:
     axes.axvline(1.0, color="#444444", linewidth=1)
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.set_xlim(0, 1.12)
+    axes.set_xlim(0, max(1.12, 0.1 + _longest(programs)))
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_xlabel("rate without the part (beside it: how many times as fast with it)")
     axes.set_title("What each part is worth")
@@ -72,7 +72,13 @@ def _program_group(axes: Axes, index: int, settings: dict[str, Any]) -> None:
         share = settings[name]["programs_per_second"] / settings["full"]["programs_per_second"]
         y = index + (place - (len(shown) - 1) / 2) * height
         axes.barh(y, share, height * 0.92, color=COLOURS[ABLATIONS.index(name)])
-        axes.text(min(share, 1.05) + 0.01, y, f"{1 / share:.2f}x", va="center", fontsize=8)
+        axes.text(share + 0.01, y, f"{1 / share:.2f}x", va="center", fontsize=8)
+
+
+def _longest(programs: dict[str, Any]) -> float:
+    """Largest share of the full rate, which comes first: above 1 where a program is faster without a part."""
+    rates = [[numbers["programs_per_second"] for numbers in settings.values()] for settings in programs.values()]
+    return max(float(max(some) / some[0]) for some in rates)
 
 
 def peer_bars(seconds: dict[str, dict[str, list[float]]]) -> Figure:

@@ -18,7 +18,8 @@ from lmprog_runtime.bench.sides import Endpoint, Ours, Side
 from lmprog_runtime.bench.workloads import Workload, make_workloads
 from lmprog_runtime.errors import EngineFailed, RequestRefused
 from tests.support import tiny_server
-from tests.support.tiny_engine import TOKENIZER
+from tests.support.byte_tokenizer import VOCAB
+from tests.support.tiny_engine import TINY_VOCAB, TOKENIZER
 from tests.support.tiny_server import Served
 
 SMALL = {work.name: work._replace(new_tokens=min(6, work.new_tokens)) for work in make_workloads(TOKENIZER, 3, 0.02)}
@@ -33,7 +34,11 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def model(served: Served) -> Any:
-    return AutoModelForCausalLM.from_pretrained(served.runtime.files.directory, dtype=torch.float32).eval()
+    """Rows that no token uses are hidden, as the engine hides them, so that both share out probability alike."""
+    found = AutoModelForCausalLM.from_pretrained(served.runtime.files.directory, dtype=torch.float32).eval()
+    unused = torch.arange(VOCAB, TINY_VOCAB)
+    found.lm_head.register_forward_hook(lambda module, given, logits: logits.index_fill(-1, unused, -torch.inf))
+    return found
 
 
 def side(name: str, served: Served, model: Any) -> Side:
