@@ -66,6 +66,7 @@ class Generation:
         self._grammar, self._state = grammar, grammar.start if grammar else DEAD
         self._jump_forward, self._speculation = jump_forward, speculation
         self.drafter = Drafter(grammar)
+        self._plan: list[int] = []  # the next tokens, all of them forced
         self._closer = Closer(grammar) if grammar is not None and request.params.finish == "close" else None
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = _stop_matcher(request.params)
@@ -100,8 +101,14 @@ class Generation:
     # -- before sampling ------------------------------------------------------------------------------------------
 
     def mask(self) -> NDArray[np.uint32] | None:
-        """Bits of the tokens allowed next, or None when all are. Below min_tokens the end tokens are taken out."""
+        """Bits of the tokens allowed next, or None when all are. Below min_tokens the end tokens are taken out.
+
+        A forced text has the tokenizer's own cut, whether jump-forward writes it or the model is asked for each token:
+        other cuts of the same text would lead the model elsewhere.
+        """
         mask = self._grammar.mask(self._state) if self._grammar else None
+        if mask is not None and not (self._jump_forward and self._ids) and (forced := self._forced_next()):
+            return _only(forced[0], mask)
         if not self._end_is_too_early():
             return mask
         return self._without_end_tokens(mask)
@@ -133,8 +140,9 @@ class Generation:
         is_forced = token_id != sampled.token_id
         finished = self._take(TokenLogprob(token_id, 0.0, ()) if is_forced else TokenLogprob(*sampled), is_forced)
         appended = [token_id]
-        while not finished and (forced := self._forced_next()):
+        while self._jump_forward and not finished and (forced := self._forced_next()):
             for token_id in forced:
+                self.sampler.skip_draw()
                 finished = self._take(TokenLogprob(token_id, 0.0, ()), is_forced=True)
                 appended.append(token_id)
                 if finished:
@@ -150,12 +158,14 @@ class Generation:
         return self._closer.instead(self._state)
 
     def _forced_next(self) -> list[int]:
-        if self._grammar is None or not self._jump_forward or self._end_is_too_early():
+        if self._grammar is None or self._end_is_too_early():
             return []
-        forced = self._grammar.forced_tokens(self._state)
-        # the tokenizer's own cut of a text may need more tokens than the shortest completion: then one by one
-        fits = self._closer is None or len(forced) + self._tokens_to_finish_after(forced) <= self._tokens_left()
-        return forced if fits else []
+        if not self._plan:
+            forced = self._grammar.forced_tokens(self._state)
+            # the tokenizer's own cut of a text may need more tokens than the shortest completion: then one by one
+            fits = self._closer is None or len(forced) + self._tokens_to_finish_after(forced) <= self._tokens_left()
+            self._plan = forced if fits else []
+        return self._plan
 
     def _tokens_to_finish_after(self, token_ids: list[int]) -> int:
         assert self._grammar is not None
@@ -170,6 +180,7 @@ class Generation:
     def _take(self, logprob: TokenLogprob, is_forced: bool) -> bool:
         """Record a token; True when the output ends with it."""
         params, token_id = self.request.params, logprob.token_id
+        self._plan = self._plan[1:] if self._plan[:1] == [token_id] else []
         self._ids.append(token_id)
         self._is_forced.append(is_forced)
         self._unsent.forced += is_forced
@@ -311,6 +322,12 @@ class _Unsent:
         delta = Delta("".join(self.text), tuple(self.token_ids), tuple(self.logprobs), self.forced)
         self.text, self.token_ids, self.logprobs, self.forced = [], [], [], 0
         return delta
+
+
+def _only(token_id: int, mask: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    alone = np.zeros_like(mask)
+    alone[token_id >> 5] = 1 << (token_id & 31)
+    return alone
 
 
 def _stop_matcher(params: SamplingParams) -> StopMatcher | RegexStopMatcher:

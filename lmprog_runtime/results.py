@@ -175,17 +175,17 @@ class Results:
     # -- scores -------------------------------------------------------------------------------------------------------
 
     def _score_part(self, job: ScoreJob, output: StepOutput, logits: torch.Tensor) -> None:
-        """The logits of an entry give the logprobs of its children in the trie."""
+        """The logits of an entry give the logprobs of what follows it in the trie."""
         sequence = output.sequence
         index = job.sequences.index(sequence)
-        tree = job.tries[index].tree
+        trie = job.tries[index]
         to_row = output.row_start - output.first_position + sequence.prompt_length
         end = output.row_start + output.row_count
-        nodes = [node for node, parent in enumerate(tree.parents) if output.row_start <= parent + to_row < end]
+        nodes = [node for node, parent in enumerate(trie.parents) if output.row_start <= parent + to_row < end]
         if nodes:
-            rows = logits[[tree.parents[node] + to_row for node in nodes]]
+            rows = logits[[trie.parents[node] + to_row for node in nodes]]
             best = int(job.request.wants_greedy)
-            for node, entry in zip(nodes, token_logprobs(rows, [tree.tokens[i] for i in nodes], best), strict=True):
+            for node, entry in zip(nodes, token_logprobs(rows, [trie.tokens[i] for i in nodes], best), strict=True):
                 assert entry.logprob is not None
                 is_best = bool(entry.top) and entry.top[0][1] == entry.logprob
                 job.found[index][node] = NodeScore(entry.logprob, is_best)

@@ -24,22 +24,34 @@ UNSCORED = NodeScore(0.0, False)
 
 
 class ChoiceTrie:
-    """A trie over the token ids of some choices, in depth-first order."""
+    """A trie over the token ids of some choices, in depth-first order.
+
+    `tokens[i]` is scored by the logits of the node `parents[i]` of `tree`, -1 for those of the last prefix token.
+    `tree` has the nodes to compute: the last tokens of choices are not among them, for nothing follows them.
+    """
 
     def __init__(self, choices: Sequence[Sequence[int]]) -> None:
         self._choices = [tuple(choice) for choice in choices]
+        inner = {choice[:end] for choice in self._choices for end in range(1, len(choice))}
         tokens: list[int] = []
         parents: list[int] = []
-        known: dict[tuple[int, ...], int] = {(): -1}
+        computed: list[int] = []
+        rows: dict[tuple[int, ...], int] = {(): -1}
+        known: dict[tuple[int, ...], int] = {}
         # sorted order makes equal prefixes neighbours, and numbering in that order is depth-first preorder
         for choice in sorted(set(self._choices)):
-            for end in range(1, len(choice) + 1):
-                if choice[:end] not in known:
-                    known[choice[:end]] = len(tokens)
-                    tokens.append(choice[end - 1])
-                    parents.append(known[choice[: end - 1]])
+            for prefix in (choice[:end] for end in range(1, len(choice) + 1)):
+                if prefix in known:
+                    continue
+                known[prefix] = len(tokens)
+                tokens.append(prefix[-1])
+                parents.append(rows[prefix[:-1]])
+                if prefix in inner:
+                    rows[prefix] = len(computed)
+                    computed.append(known[prefix])
         self._node_of = known
-        self.tree = TokenTree(tuple(tokens), tuple(parents))
+        self.tokens, self.parents = tuple(tokens), tuple(parents)
+        self.tree = TokenTree(tuple(tokens[i] for i in computed), tuple(parents[i] for i in computed))
 
     def choices(self, found: Sequence[NodeScore], *, with_greedy: bool) -> list[ChoiceTokens]:
         """One entry per choice, in the order given; `found[i]` is what node i got from its parent's logits."""
@@ -81,7 +93,7 @@ class ScoreJob:
     def of(cls, request: ScoreRequest, sink: Sink) -> ScoreJob:
         groups = split_choices(request.choices, MOST_TRIE_NODES)
         tries = [ChoiceTrie([request.choices[i] for i in group]) for group in groups]
-        empty = [[UNSCORED] * len(trie.tree.tokens) for trie in tries]
+        empty = [[UNSCORED] * len(trie.tokens) for trie in tries]
         return cls(request, sink, groups, tries, found=empty, unfinished=len(tries))
 
     def result(self) -> ScoreResult:
@@ -89,7 +101,7 @@ class ScoreJob:
         for group, trie, found in zip(self.groups, self.tries, self.found, strict=True):
             answers = trie.choices(found, with_greedy=self.request.wants_greedy)
             ordered.update(zip(group, answers, strict=True))
-        nodes = sum(len(trie.tree.tokens) for trie in self.tries)
+        nodes = sum(len(trie.tokens) for trie in self.tries)
         usage = Usage(len(self.request.token_ids) + nodes, self.sequences[0].cached_tokens, 0, 0)
         choices = tuple(ordered[index] for index in range(len(self.request.choices)))
         return ScoreResult(choices, usage, self.timing.seconds())

@@ -69,6 +69,10 @@ class SamplerState:
         """Whether `adjust` changes anything."""
         return bool(self.params.logit_bias) or self._penalised is not None
 
+    def skip_draw(self) -> None:
+        """A token came without a draw: the next one gets the number that it would have had after a draw."""
+        self.draws += 1
+
     def next_uniform(self) -> float:
         """A number in [0, 1) with 53 bits: the next of this request's own sequence. Source: SplitMix64 (Steele et al.,
         2014), its output function applied to seed and counter."""

@@ -81,6 +81,7 @@ def test_forced_text_is_part_of_the_output_and_counted(pattern: str, seed: int) 
     for result in results:
         assert re.fullmatch(pattern, result.text)
         assert "".join(text for _, text in result.segments) == result.text
+    assert on.token_ids == off.token_ids
     assert off.usage.forced_tokens == 0
     assert (on.usage.forced_tokens > 0) == any(source == "forced" for source, _ in on.segments)
 
