@@ -30,7 +30,8 @@ _STAGING_BYTES = 64 * 2**20
 class KvStore(Protocol):
     """The part of an executor that the tiers use."""
 
-    dtype: str
+    dtype: str  # of the weights: others give other KV
+    kv_dtype: str
 
     def read_kv(self, slots: Slots) -> Rows: ...
 
@@ -83,7 +84,7 @@ class Tiers:
         if config.directory is not None:
             self.files = FileWorker(FileTier(config.directory, config.file_bytes))
         self._store = store
-        self._codec = codec_for(config.codec, store.dtype)
+        self._codec = codec_for(config.codec, store.kv_dtype)
         bytes_per_token = store.read_kv(np.zeros(1, dtype=np.int32)).shape[1]
         self._layout = (store.dtype, config.codec, config.block_tokens, bytes_per_token)
 

@@ -52,6 +52,7 @@ class TorchExecutor:
         kernels: Kernels | None = None,
     ) -> None:
         self.spec, self.dtype, self.device, self.num_slots = spec, dtype, device, num_slots
+        self.kv_dtype = dtype
         self.vocab_size, self.context_length = spec.vocab_size, spec.context_length
         self._kernels = kernels or kernels_for(device)
         self._dtype: torch.dtype = getattr(torch, dtype)

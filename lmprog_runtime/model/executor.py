@@ -33,7 +33,8 @@ class Executor(Protocol):
     context_length: int  # tokens; positions must be below it
     num_slots: int  # slots of the KV pool, 0 to num_slots - 1
     device: str
-    dtype: str  # of weights and KV: "float32", "bfloat16", ...
+    dtype: str  # of the weights: "float32", "bfloat16", "int8", ...
+    kv_dtype: str  # of the KV pool: "float32", "bfloat16" or "float16"
 
     def step(self, batch: StepBatch) -> Tensor:
         """Store the K and V of every row, attend as the plan says. Returns float32 [len(logit_rows), vocab_size]."""

@@ -34,7 +34,7 @@ class HfExecutor:
         device: str = "cpu",
         kernels: Kernels | None = None,
     ) -> None:
-        self.dtype, self.device = dtype, device
+        self.dtype, self.kv_dtype, self.device = dtype, dtype, device
         kernels = kernels or kernels_for(device)
         # the self-test is sharp in float32 only, so the model is loaded twice where its memory allows
         probe_dtype = "float32" if _fits_in_float32(files, device) else dtype

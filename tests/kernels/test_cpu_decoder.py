@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from lmprog_runtime.cache.kv_codec import codec_for
 from lmprog_runtime.errors import ModelUnsupported
 from lmprog_runtime.model.cpu_executor import CpuExecutor
 from lmprog_runtime.model.model_spec import read_spec
@@ -118,6 +119,18 @@ def test_only_the_wanted_rows_are_returned() -> None:
     assert torch.equal(logits, everything[[3, 29]])
     none = executor.step(packer.step([(Stream(), list(tokens))], logit_rows=[]))
     assert none.shape == (0, VOCAB)
+
+
+@pytest.mark.parametrize("dtype", NATIVE_DTYPES)
+def test_kv_of_any_weights_can_be_compressed(dtype: str) -> None:
+    executor, packer, stream = _executor("llama", dtype), Packer(NUM_SLOTS), Stream()
+    executor.step(packer.step([(stream, _tokens(20))]))
+    rows = executor.read_kv(np.array(stream.slots, np.int32))
+    half = codec_for("bfloat16", executor.kv_dtype)
+    kept = half.decode(half.encode(rows), len(rows))
+    exact, rounded = (torch.from_numpy(each).view(getattr(torch, executor.kv_dtype)).float() for each in (rows, kept))
+    assert torch.allclose(exact, rounded, rtol=2**-8, atol=1e-6)
+    assert len(half.encode(rows)) == exact.numel() * 2
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -32,7 +32,7 @@ class StepFailure(RuntimeError):
 class FakeExecutor:
     """`step(batch)` returns [outputs] uint64 in place of logits; `sample` makes a token of one."""
 
-    dtype = "fake"
+    dtype = kv_dtype = "fake"
 
     def __init__(self, num_slots: int) -> None:
         self.tokens = np.full(num_slots, -1, dtype=np.int64)
