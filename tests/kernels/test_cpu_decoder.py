@@ -128,7 +128,9 @@ def test_kv_of_any_weights_can_be_compressed(dtype: str) -> None:
     rows = executor.read_kv(np.array(stream.slots, np.int32))
     half = codec_for("bfloat16", executor.kv_dtype)
     kept = half.decode(half.encode(rows), len(rows))
-    exact, rounded = (torch.from_numpy(each).view(getattr(torch, executor.kv_dtype)).float() for each in (rows, kept))
+    exact, rounded = (
+        torch.from_numpy(each.copy()).view(getattr(torch, executor.kv_dtype)).float() for each in (rows, kept)
+    )
     assert torch.allclose(exact, rounded, rtol=2**-8, atol=1e-6)
     assert len(half.encode(rows)) == exact.numel() * 2
 
