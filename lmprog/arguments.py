@@ -172,6 +172,7 @@ CHECKS: Mapping[str, Check] = {
     "max_tokens": integer(1),
     "min_tokens": integer(0),
     "n": integer(1),
+    "best_of": integer(1),
     "temperature": number(0),
     "top_p": number(0, 1, is_open=True),
     "top_k": integer(1, also=(-1,)),

@@ -58,7 +58,8 @@ class RunContext:
             self._supported.add(parameter)
 
     def require_sampling(self, sampling: Sampling) -> None:
-        self.require(name for name in sampling.given() if name != "n")  # samples are branches: every backend has them
+        # samples are branches: every backend has them
+        self.require("logprobs" if name == "best_of" else name for name in sampling.given() if name != "n")
 
     def add(self, executor: Executor) -> None:
         self._executors.append(executor)

@@ -30,6 +30,7 @@ def gen(
     *,
     min_tokens: int | None = None,
     n: int | None = None,
+    best_of: int | None = None,
     temperature: float | None = None,
     top_p: float | None = None,
     top_k: int | None = None,
@@ -70,6 +71,7 @@ def gen(
     finish: "close" brings a constrained output to its end within max_tokens: when few are left, only what leads to the
         shortest end is allowed.
     n: take this many samples; the value is the list of them, and the text goes on with the first.
+    best_of: take this many, and keep the one with the highest mean log-probability per token, or the n best in order.
     logprobs, top_logprobs: reported by `get_meta_info(name)`.
     Raises InvalidArgument or UnknownParameter here, and not later, for what can be known here.
     """

@@ -14,6 +14,7 @@ class Sampling:
     max_tokens: int | None = None
     min_tokens: int | None = None
     n: int | None = None
+    best_of: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None

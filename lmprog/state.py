@@ -147,9 +147,9 @@ class State:
             self._run.require_sampling(needs_of(node.beam))
             self._declare(node.name, Written(node.name or "", record, node.convert))
             self._submit(BeamStep(record, call, node.beam))
-        elif (sampling.n or 1) > 1:
+        elif max(sampling.n or 1, sampling.best_of or 1) > 1:
             samples = SamplesStep(record, call, node.convert)
-            self._declare(node.name, Computed(lambda: record.status == "done", samples.values, record))
+            self._declare(node.name, Computed(lambda: record.status == "done", samples.value, record))
             self._submit(samples)
         elif node.reasoning is not None:
             self._append_reasoned(node, record, call)

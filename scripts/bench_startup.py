@@ -32,9 +32,7 @@ def main() -> None:
     print_row(f"median of {len(rounds)}", {name: statistics.median(each[name] for each in rounds) for name in first})
     needed = first["weights"] + first["pool"]
     share = statistics.median(each["RSS pool full"] for each in rounds) / needed
-    print(
-        f"weights {first['weights']:.0f} MB, pool {first['pool']:.0f} MB; resident, full, over both: {share:.2f}"
-    )
+    print(f"weights {first['weights']:.0f} MB, pool {first['pool']:.0f} MB; resident, full, over both: {share:.2f}")
 
 
 def parse() -> argparse.Namespace:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lmprog_runtime.runtime import LocalRuntime
 
 _FEATURES = frozenset({"regex", "json_schema", "choices", "grammar", "score", "heal", "special", "stream", "roles"})
-_SAMPLING = frozenset(Sampling.__dataclass_fields__) - {"n"}
+_SAMPLING = frozenset(Sampling.__dataclass_fields__) - {"n", "best_of"}
 
 
 class Runtime(Backend):

@@ -34,7 +34,7 @@ from lmprog.errors import BackendUnavailable, Cancelled, InvalidArgument, Lmprog
 from lmprog.sampling import Sampling
 
 _FEATURES = frozenset({"regex", "json_schema", "choices", "grammar", "score", "heal", "special", "stream", "roles"})
-_SAMPLING = frozenset(Sampling.__dataclass_fields__) - {"n"}
+_SAMPLING = frozenset(Sampling.__dataclass_fields__) - {"n", "best_of"}
 _TRY_AGAIN = frozenset({429, 502, 503, 504})
 _RENAMED = {"max_tokens": "max_new_tokens"}
 _BESIDE = {"logprobs": "return_logprob", "top_logprobs": "top_logprobs_num"}  # next to the sampling parameters

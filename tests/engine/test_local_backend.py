@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lmprog import Runtime, State, assistant, function, gen, select, system, user
-from lmprog.errors import Cancelled, EngineFailed, PromptTooLong, UnencodableText
+from lmprog.errors import Cancelled, EngineFailed, InvalidArgument, PromptTooLong, UnencodableText
 from lmprog.sampling import Sampling
 from lmprog_runtime.config import RuntimeConfig
 from lmprog_runtime.model.files import ModelFiles
@@ -152,7 +152,7 @@ def test_closing_the_runtime_ends_programs_that_run() -> None:
 
 def test_the_language_and_the_runtime_know_the_same_sampling_parameters() -> None:
     """`_runtime_params` passes them on by name."""
-    ours = set(Sampling.__dataclass_fields__) - {"n"}
+    ours = set(Sampling.__dataclass_fields__) - {"n", "best_of"}
     theirs = set(SamplingParams.__dataclass_fields__) - {"prompt_logprobs_start"}
     assert ours == theirs
 
@@ -204,6 +204,28 @@ def test_several_samples_share_one_prefill(backend: Runtime) -> None:
     assert len(set(texts)) > 1
     assert samples.run(backend=backend)["a"] == texts
     assert state.usage.prompt_tokens - state.usage.cached_tokens <= len(prefix) + 2
+
+
+def test_the_best_of_several_samples_are_kept(backend: Runtime) -> None:
+    """best_of keeps those of the very samples that n would give which have the highest mean logprob."""
+    sampling = {"max_tokens": 5, "temperature": 1.0, "seed": 1, "logit_bias": ASCII_ONLY}
+
+    @function
+    def several(s: State, **kept: int) -> None:
+        s += "a" + gen("x", logprobs=True, **kept, **sampling) + "b"
+
+    everything = several.run(n=6, backend=backend)
+    ranked = sorted(
+        zip(everything.get_meta_info("x")["samples"], everything["x"], strict=True),
+        key=lambda sample: -sum(each.logprob for each in sample[0]["logprobs"]) / len(sample[0]["logprobs"]),
+    )
+    texts = [text for _, text in ranked]
+    assert texts != everything["x"]
+    one, two = several.run(best_of=6, backend=backend), several.run(n=2, best_of=6, backend=backend)
+    assert (one["x"], two["x"]) == (texts[0], texts[:2])
+    assert one.text() == two.text() == f"a{texts[0]}b"
+    with pytest.raises(InvalidArgument, match=r"best_of \(2\) is below n \(3\)"):
+        several.run(n=3, best_of=2, backend=backend)
 
 
 def test_branches_hold_the_prefix_that_they_will_need(backend: Runtime) -> None:
