@@ -17,8 +17,8 @@ from lmprog.variables import Written
 
 
 class SamplesStep(WaitStep):
-    """Takes `call.sampling.n` samples at once, or keeps that many of `best_of`. The text goes on with the first of those
-    kept, on the very stream that made it. InvalidArgument when best_of is below n."""
+    """Takes `call.sampling.n` samples at once, or keeps that many of `best_of`. The text goes on with the first of
+    those kept, on the very stream that made it. InvalidArgument when best_of is below n."""
 
     def __init__(self, record: Record, call: GenerateCall, convert: Callable[[str], Any] | None) -> None:
         super().__init__(record, (), fails_early=True)

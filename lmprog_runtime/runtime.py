@@ -171,9 +171,12 @@ def _cache_config(config: RuntimeConfig, num_slots: int) -> CacheConfig:
 
 
 def cascade_rule(executor: Executor) -> CascadeRule | None:
-    """When rows that share a prefix attend to it together; None where the model's shape is not known. Whole steps of
-    the CPU executor are 1.1 to 1.25 times as fast with 2 rows on 4,000 keys, 1.5 to 1.7 times with 16, and as fast as
-    before at the limits given here (`scripts/bench_cascade.py`); parts end where it cuts the keys of every row, so the logits are equal bit for bit."""
+    """When rows that share a prefix attend to it together; None where the model's shape is not known.
+
+    On 4,000 keys whole steps of the CPU executor are 1.1 to 1.25 times as fast with 2 rows and 1.5 to 1.7 with 16,
+    and at the limits given here as fast as before (`scripts/bench_cascade.py`). Parts end where it cuts the keys of
+    every row, so the logits are equal bit for bit.
+    """
     spec: ModelSpec | None = getattr(executor, "spec", None)
     if spec is None:
         return None
