@@ -42,3 +42,6 @@ class Sampling:
 
 
 _NAMES = tuple(f.name for f in fields(Sampling))
+
+OF_ONE_CALL = frozenset(_NAMES) - {"n", "best_of"}
+"""What a backend's call takes. Several samples are branches, each with a call of its own."""

@@ -1,6 +1,8 @@
-"""Writes docs/benchmarks.md from results of `lmprog bench`. No number in that page is typed by hand.
+"""Writes docs/benchmarks.md from results of `lmprog bench` and what scripts printed. No number there is typed by hand.
 
-python scripts/benchmarks_doc.py docs/benchmarks/*.jsonl
+python scripts/benchmarks_doc.py docs/benchmarks/*
+
+A .txt file is a section of its own: its name is the title, its first line the command, the rest what that printed.
 """
 
 from __future__ import annotations
@@ -74,12 +76,14 @@ COMMANDS = {
 }
 
 
-def document(results: Results) -> Iterator[str]:
+def document(results: Results, printed: list[Path]) -> Iterator[str]:
     yield f"{HEAD}\n"
     for title, head, rows, note in tables(results):
         yield f"## {title}\n\n{NOTES[title]}\n"
         yield "\n".join([_line(head), "|---" + "|---:" * (len(head) - 1) + "|", *map(_line, rows)])
         yield f"\n{note}\n\nAt full size:\n\n    {COMMANDS[title]}\n"
+    for path in printed:
+        yield f"## {path.stem.replace('_', ' ')}\n\n```\n{path.read_text(encoding='utf-8').strip()}\n```\n"
     yield USE
 
 
@@ -92,7 +96,9 @@ def main() -> None:
     parser.add_argument("results", nargs="+", type=Path)
     parser.add_argument("--output", type=Path, default=DOCUMENT)
     options = parser.parse_args()
-    options.output.write_text("\n".join(document(Results.read(options.results))), encoding="utf-8")
+    measured = [path for path in options.results if path.suffix == ".jsonl"]
+    printed = [path for path in options.results if path.suffix == ".txt"]
+    options.output.write_text("\n".join(document(Results.read(measured), printed)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -24,14 +24,14 @@ from lmprog.backends.base import (
     Usage,
 )
 from lmprog.errors import InvalidArgument, LmprogError, MissingDependency, from_code
-from lmprog.sampling import Sampling
+from lmprog.sampling import OF_ONE_CALL, Sampling
 
 if TYPE_CHECKING:
     from lmprog_runtime import request as runtime_request
     from lmprog_runtime.runtime import LocalRuntime
 
 _FEATURES = frozenset({"regex", "json_schema", "choices", "grammar", "score", "heal", "special", "stream", "roles"})
-_SAMPLING = frozenset(Sampling.__dataclass_fields__) - {"n", "best_of"}
+_SAMPLING = OF_ONE_CALL
 
 
 class Runtime(Backend):

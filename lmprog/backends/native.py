@@ -31,10 +31,10 @@ from lmprog.backends.base import (
     Usage,
 )
 from lmprog.errors import BackendUnavailable, Cancelled, InvalidArgument, LmprogError, from_code
-from lmprog.sampling import Sampling
+from lmprog.sampling import OF_ONE_CALL, Sampling
 
 _FEATURES = frozenset({"regex", "json_schema", "choices", "grammar", "score", "heal", "special", "stream", "roles"})
-_SAMPLING = frozenset(Sampling.__dataclass_fields__) - {"n", "best_of"}
+_SAMPLING = OF_ONE_CALL
 _TRY_AGAIN = frozenset({429, 502, 503, 504})
 _RENAMED = {"max_tokens": "max_new_tokens"}
 _BESIDE = {"logprobs": "return_logprob", "top_logprobs": "top_logprobs_num"}  # next to the sampling parameters

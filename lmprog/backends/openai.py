@@ -14,7 +14,6 @@ for the echoed prompt with its log-probabilities, which not every server gives.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import fields
 from typing import Any
 
 from lmprog.backends.base import (
@@ -30,11 +29,11 @@ from lmprog.backends.base import (
 from lmprog.backends.openai_answers import Collector, echo_scores, response_format
 from lmprog.backends.remote import ChatBackend, Clock, Message, Report, client_package
 from lmprog.errors import InvalidArgument, RequestRefused, UnsupportedParameter
-from lmprog.sampling import Sampling
+from lmprog.sampling import OF_ONE_CALL, Sampling
 
 _SAME = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "seed")
 _SAMPLING = frozenset((*_SAME, "max_tokens", "logit_bias", "stop", "logprobs", "top_logprobs", "n"))
-_EXTRA = frozenset(f.name for f in fields(Sampling)) - _SAMPLING
+_EXTRA = OF_ONE_CALL - _SAMPLING
 _CHAT_FEATURES = frozenset(("json_schema", "roles", "score", "stream"))
 _COMPLETION_FEATURES = frozenset(("score", "stream"))
 

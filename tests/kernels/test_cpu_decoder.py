@@ -121,6 +121,31 @@ def test_only_the_wanted_rows_are_returned() -> None:
     assert none.shape == (0, VOCAB)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_steps_of_any_shape_have_the_same_bits_on_any_number_of_threads(seed: int) -> None:
+    """Three heads of keys for two threads, so that work is shared out unevenly; parts that pass a chunk of 256 keys."""
+    rng = np.random.default_rng(seed)
+    shapes = [(int(rng.integers(0, 300)), int(rng.integers(1, 150))) for _ in range(int(rng.integers(1, 4)))]
+    results = []
+    for threads in (1, 2, 3):
+        executor = _executor("llama-three-kv-heads", "bfloat16", threads=threads)
+        executor.write_kv(
+            np.arange(NUM_SLOTS, dtype=np.int32), np.full((NUM_SLOTS, _kv_bytes(executor)), 255, np.uint8)
+        )
+        packer, streams = Packer(NUM_SLOTS), [Stream() for _ in shapes]
+        if cached := [(stream, _tokens(old)) for stream, (old, _) in zip(streams, shapes, strict=True) if old]:
+            executor.step(packer.step(cached))
+        work = [(stream, _tokens(new, seed=1)) for stream, (_, new) in zip(streams, shapes, strict=True)]
+        results.append(executor.step(packer.step(work)).clone())
+    assert torch.isfinite(results[0]).all()
+    assert torch.equal(results[1], results[0])
+    assert torch.equal(results[2], results[0])
+
+
+def _kv_bytes(executor: CpuExecutor) -> int:
+    return executor.read_kv(np.zeros(1, np.int32)).shape[1]
+
+
 @pytest.mark.parametrize("dtype", NATIVE_DTYPES)
 def test_kv_of_any_weights_can_be_compressed(dtype: str) -> None:
     executor, packer, stream = _executor("llama", dtype), Packer(NUM_SLOTS), Stream()

@@ -29,7 +29,7 @@ from lmprog.errors import (
     RequestRefused,
     UnsupportedParameter,
 )
-from lmprog.sampling import Sampling
+from lmprog.sampling import OF_ONE_CALL, Sampling
 from tests.support.fake_api import ApiError, Reply, fake_api
 
 for _package in ("openai", "anthropic", "litellm"):
@@ -195,12 +195,13 @@ SENT = {
     "seed": (7, "seed", 7),
     "logprobs": (True, "logprobs", True),
     "top_logprobs": (2, "top_logprobs", 2),
+    "finish": ("close", None, None),
 }
 RENAMED = {"claude": {"stop": "stop_sequences"}, "text": {}, "chat": {}, "lite": {}}
 
 
 def test_the_table_has_all_parameters():
-    assert set(SENT) == set(Sampling.__dataclass_fields__) - {"n"}
+    assert set(SENT) == OF_ONE_CALL
 
 
 @pytest.mark.parametrize("kind", ["chat", "claude", LITE, "text"])
@@ -225,6 +226,7 @@ def test_each_parameter_arrives_or_is_refused_by_name(request, api, kind, parame
 
 def test_what_is_supported(chat, claude, text):
     refused = {"top_k", "min_p", "min_tokens", "repetition_penalty", "stop_token_ids", "stop_regex", "ignore_eos"}
+    refused.add("finish")
     assert {name for name in SENT if not chat.supports(name)} == refused
     assert {name for name in SENT if claude.supports(name)} == {"max_tokens", "temperature", "top_p", "top_k", "stop"}
     assert not any(chat.supports(name) for name in ("regex", "grammar", "choices", "heal", "special"))
@@ -240,7 +242,7 @@ def test_other_servers_take_more(api):
             "min_p": 0.1,
             "stop_token_ids": [7],
         }
-    with pytest.raises(InvalidArgument, match="extra_parameters has 'topk'; it may have ignore_eos, min_p"):
+    with pytest.raises(InvalidArgument, match="extra_parameters has 'topk'; it may have finish, ignore_eos, min_p"):
         OpenAI("m", api_key="k", extra_parameters=["topk"])
 
 

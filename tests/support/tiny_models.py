@@ -56,6 +56,10 @@ DESCRIBED: dict[str, tuple[str, dict[str, Any]]] = {
         "llama",
         {"head_dim": 24, "num_attention_heads": 3, "num_key_value_heads": 1, "hidden_size": 48, "vocab_size": 131},
     ),
+    "llama-three-kv-heads": (
+        "llama",
+        {"hidden_size": 72, "num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 1024},
+    ),
     "llama-gelu": ("llama", {"hidden_act": "gelu"}),
     "llama-linear": ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}}),
     "llama-dynamic": ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}}),

@@ -149,15 +149,19 @@ def test_the_document_is_made_of_the_results(tmp_path: Path) -> None:
     import runpy
 
     script = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "benchmarks_doc.py"))
-    text = "\n".join(script["document"](Results.read([write(tmp_path / "a.jsonl", ALL)])))
+    printed = tmp_path / "forced_text.txt"
+    printed.write_text("$ a command\nits answer\n")
+    text = "\n".join(script["document"](Results.read([write(tmp_path / "a.jsonl", ALL)]), [printed]))
     assert [line for line in text.splitlines() if line.startswith("## ")] == [
         "## Peers",
         "## Programs",
         "## Serving",
+        "## forced text",
         "## Measure it yourself",
     ]
     assert "| fork | 2.00 s | 4.00 s (2.0x) |" in text
     assert text.count("A <fast> one") == 3
+    assert "```\n$ a command\nits answer\n```" in text
 
 
 def test_no_results_are_a_mistake(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ GOOD: dict[str, Any] = {
     "max_tokens": 5, "min_tokens": 0, "n": 2, "temperature": 0.5, "top_p": 1, "top_k": -1, "min_p": 0.1,
     "repetition_penalty": 1.1, "frequency_penalty": -2, "presence_penalty": 2.0, "logit_bias": {5: -1.0},
     "stop": ["a", "b"], "stop_token_ids": [1, 2], "stop_regex": r"\d", "ignore_eos": True, "seed": 7, "logprobs": True,
-    "top_logprobs": 3, "finish": "close",
+    "top_logprobs": 3, "finish": "close", "best_of": 3,
 }  # fmt: skip
 
 

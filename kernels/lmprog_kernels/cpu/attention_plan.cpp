@@ -263,7 +263,12 @@ void AttentionSchedule::split_units() {
         halfway.clear();
         const bool heads_first = unit.row_count * shape_.group >= kDenseStates;
         heads_first ? split_heads(unit, most, halfway) : split_chunks(unit, most, halfway);
-        for (const AttentionUnit& part : halfway) {
+        // parts may have unequal numbers of heads, but rows are merged for all heads or for none
+        const bool merges = std::any_of(halfway.begin(), halfway.end(), [&](const AttentionUnit& part) {
+            return !part.is_whole || (heads_first && is_split_at_chunks(part, most));
+        });
+        for (AttentionUnit& part : halfway) {
+            part.is_whole = !merges;
             heads_first ? split_chunks(part, most, done) : split_heads(part, most, done);
         }
     }
@@ -271,8 +276,12 @@ void AttentionSchedule::split_units() {
     std::stable_sort(units.begin(), units.end(), [](const auto& a, const auto& b) { return a.cost > b.cost; });
 }
 
+bool AttentionSchedule::is_split_at_chunks(const AttentionUnit& unit, int64_t most) {
+    return unit.cost > most && unit.chunk_end - unit.chunk_begin > 1;
+}
+
 void AttentionSchedule::split_chunks(const AttentionUnit& unit, int64_t most, std::vector<AttentionUnit>& out) const {
-    if (unit.cost <= most || unit.chunk_end - unit.chunk_begin == 1) return out.push_back(unit);
+    if (!is_split_at_chunks(unit, most)) return out.push_back(unit);
     AttentionUnit part = unit;
     part.is_whole = false;
     part.cost = 0;

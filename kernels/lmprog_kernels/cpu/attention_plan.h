@@ -109,6 +109,7 @@ class AttentionSchedule {
     void make_tile(int row_begin, int row_end, const Group& group, int position);
     bool all_see(int row_begin, int row_end, const Group& group, int position) const;
     void split_units();
+    static bool is_split_at_chunks(const AttentionUnit& unit, int64_t most);
     void split_chunks(const AttentionUnit& unit, int64_t most, std::vector<AttentionUnit>& out) const;
     void split_heads(const AttentionUnit& unit, int64_t most, std::vector<AttentionUnit>& out) const;
     int64_t chunk_cost(const ChunkTiles& chunk, int rows) const;
