@@ -21,8 +21,8 @@ HEAD = """# Benchmarks
 This page is made by `scripts/benchmarks_doc.py` from the JSON that `lmprog bench` wrote
 (`docs/benchmarks/`); under each table stands what it ran on. Ratios are of medians over interleaved
 rounds: every setting and every side runs once in each round, another one first each time. `lmprog bench
-report docs/benchmarks/*.jsonl` makes pictures of them. Tables of one round, or of a small scale, are trials
-of the tools on a busy machine, and no results."""
+report docs/benchmarks/*.jsonl` makes pictures of them. Tables of one round, or of a small scale, are
+indicative."""
 
 USE = """## Measure it yourself
 
