@@ -231,16 +231,6 @@ def _note_prompt_logprobs(job: Generation, output: StepOutput, logits: torch.Ten
             job.note_prompt_logprob(first + offset, logprob)
 
 
-def _common(left: list[int], right: list[int]) -> int:
-    """How many leading items are equal."""
-    count = 0
-    for one, other in zip(left, right, strict=False):
-        if one != other:
-            break
-        count += 1
-    return count
-
-
 def _rows(logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
     """The rows asked for; the very same tensor when that is all of them, which saves a copy in pure decode steps."""
     return logits if rows == list(range(len(logits))) else logits[rows]

@@ -6,8 +6,6 @@ Lengths follow the conventions of SGLang's bench_serving.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from lmprog_runtime.bench.conversation import Conversation, Turn
@@ -83,15 +81,3 @@ def multi_turn(
         return Turn((*(system if number == 0 else []), *source.ids(turn_len)), output_len)
 
     return [Conversation(tuple(turn(number) for number in range(turns))) for _ in range(count)]
-
-
-def total_input(conversations: Sequence[Conversation]) -> int:
-    """Tokens of all prompts, answers of earlier turns at their full length."""
-    total = 0
-    for conversation in conversations:
-        length = 0
-        for turn in conversation.turns:
-            length += len(turn.token_ids)
-            total += length
-            length += turn.output_len
-    return total

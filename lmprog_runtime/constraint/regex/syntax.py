@@ -53,5 +53,3 @@ class Anchor:
 
 
 Node: TypeAlias = Chars | Sequence | Choice | Repeat | Look | Anchor
-
-EMPTY_TEXT = Sequence(())
