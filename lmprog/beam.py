@@ -23,6 +23,7 @@ from lmprog.executor import Executor, Step
 from lmprog.nodes import Gen, Node
 from lmprog.record import Record
 from lmprog.sampling import Sampling
+from lmprog.stop_texts import first_stop
 
 _HAVE_A_MEANING = frozenset({"max_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos"})
 _REPLACED = frozenset({"temperature", "top_p", "top_k", "min_p", "seed"})  # of programs and runs: nothing is drawn here
@@ -154,7 +155,10 @@ class BeamStep(Step, PendingCall):
         whole = text.text + result.text
         grown = replace(text, text=whole)
         count = len(text.token_ids)
-        if count >= (self._sampling.min_tokens or 0) and (stop := _first_stop(whole, self._sampling.stop)) is not None:
+        if (
+            count >= (self._sampling.min_tokens or 0)
+            and (stop := first_stop(whole, self._sampling.stop or ())) is not None
+        ):
             return replace(grown, text=whole[: stop[0]], finish_reason="stop", matched_stop=stop[1], is_cut=True)
         if result.finish_reason != "length":
             return replace(grown, finish_reason=result.finish_reason, matched_stop=result.matched_stop)
@@ -307,9 +311,3 @@ def _candidates(text: _Text, result: GenerateResult) -> list[_Candidate]:
     if first.token_id is not None and first.logprob is not None:
         found[first.token_id] = first.logprob  # where healing forbids the likeliest, at least this one is allowed
     return [_Candidate(text, token_id, text.logprob + logprob) for token_id, logprob in found.items()]
-
-
-def _first_stop(text: str, stops: Sequence[str] | None) -> tuple[int, str] | None:
-    """(position, stop) of the one that comes first, the longest of those."""
-    found = [(position, stop) for stop in stops or () if (position := text.find(stop)) >= 0]
-    return min(found, key=lambda each: (each[0], -len(each[1])), default=None)
