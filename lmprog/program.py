@@ -350,9 +350,9 @@ def warm(nodes: Sequence[Node], backend: Backend) -> str:
     """Have the backend compute a prefix of text and turns. Returns its text.
 
     A score reads all that is before it, turns as the model's own template writes them. A backend that cannot score
-    is told the text.
+    is told the text, and so is one that chooses by generating, as chat APIs do.
     """
-    can_score = backend.supports("score")
+    can_score = backend.supports("score") and backend.supports("choice_logprobs")
 
     def prefix(s: State) -> str:
         for node in nodes:

@@ -16,6 +16,12 @@ from lmprog.sampling import Sampling
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
+FEATURES = frozenset(
+    ("regex", "json_schema", "choices", "grammar", "score", "choice_logprobs", "heal", "special", "stream", "roles")
+)
+"""What a backend may have beside sampling parameters. score: it can choose; choice_logprobs: and gives each choice's
+log-probabilities, which chat APIs do not."""
+
 
 class Usage(NamedTuple):
     """Token counts of one model call, each token counted once; they add up with `plus`."""
@@ -150,8 +156,8 @@ class Backend(ABC):
 
     @abstractmethod
     def supports(self, parameter: str) -> bool:
-        """Whether a sampling parameter (a field of Sampling) or feature ("regex", "json_schema", "score", ...)
-        reaches the model. A program that uses one that does not is refused by name before the call."""
+        """Whether a sampling parameter (a field of Sampling) or one of FEATURES reaches the model. A program that uses
+        one that does not is refused by name before the call."""
 
     def warm_prefix(self, text: str) -> None:  # noqa: B027 - most backends keep no KV
         """Compute the KV of a prefix ahead of its use, where that means something."""

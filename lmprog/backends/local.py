@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lmprog.backends.base import (
+    FEATURES,
     Backend,
     ChoiceScore,
     GenerateCall,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from lmprog_runtime import request as runtime_request
     from lmprog_runtime.runtime import LocalRuntime
 
-_FEATURES = frozenset({"regex", "json_schema", "choices", "grammar", "score", "heal", "special", "stream", "roles"})
 _SAMPLING = OF_ONE_CALL
 
 
@@ -66,7 +66,7 @@ class Runtime(Backend):
         return LocalStream(self._runtime)
 
     def supports(self, parameter: str) -> bool:
-        return parameter in _FEATURES or parameter in _SAMPLING
+        return parameter in FEATURES or parameter in _SAMPLING
 
     @property
     def cache(self) -> Any:

@@ -18,6 +18,7 @@ from typing import Any
 import requests
 
 from lmprog.backends.base import (
+    FEATURES,
     Backend,
     ChoiceScore,
     GenerateCall,
@@ -33,7 +34,6 @@ from lmprog.backends.base import (
 from lmprog.errors import BackendUnavailable, Cancelled, InvalidArgument, LmprogError, from_code
 from lmprog.sampling import OF_ONE_CALL, Sampling
 
-_FEATURES = frozenset({"regex", "json_schema", "choices", "grammar", "score", "heal", "special", "stream", "roles"})
 _SAMPLING = OF_ONE_CALL
 _TRY_AGAIN = frozenset({429, 502, 503, 504})
 _RENAMED = {"max_tokens": "max_new_tokens"}
@@ -80,7 +80,7 @@ class RuntimeEndpoint(Backend):
         return EndpointStream(self)
 
     def supports(self, parameter: str) -> bool:
-        return parameter in _FEATURES or parameter in _SAMPLING
+        return parameter in FEATURES or parameter in _SAMPLING
 
     def flush_cache(self) -> None:
         self.ask("POST", "/flush_cache")

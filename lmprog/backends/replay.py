@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from lmprog.backends.base import (
+    FEATURES,
     Backend,
     ChoiceScore,
     GenerateCall,
@@ -50,8 +51,7 @@ from lmprog.backends.tape import (
 from lmprog.errors import InvalidArgument, ReplayMismatch, add_note
 from lmprog.sampling import Sampling
 
-_FEATURES = ("regex", "json_schema", "choices", "grammar", "score", "heal", "special", "stream", "roles")
-_PARAMETERS = (*(f.name for f in fields(Sampling)), *_FEATURES)
+_PARAMETERS = (*(f.name for f in fields(Sampling)), *sorted(FEATURES))
 _SHOWN = 40  # characters on each side of a difference
 
 

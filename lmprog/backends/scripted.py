@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from lmprog import chat
 from lmprog.backends.base import (
+    FEATURES,
     Backend,
     ChoiceScore,
     Constraint,
@@ -40,8 +41,7 @@ from lmprog.errors import Cancelled, InvalidArgument
 from lmprog.sampling import Sampling
 from lmprog.timer import Alarm, timer
 
-_FEATURES = ("regex", "json_schema", "choices", "grammar", "score", "heal", "special", "stream", "roles")
-_PARAMETERS = frozenset(f.name for f in fields(Sampling)) | frozenset(_FEATURES)
+_PARAMETERS = frozenset(f.name for f in fields(Sampling)) | FEATURES
 _UNSET = Sampling()
 _WORD = re.compile(r"\s*\S+|\s+\Z")
 

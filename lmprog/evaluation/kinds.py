@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmprog.choices import sum_logprob
-from lmprog.errors import InvalidArgument
+from lmprog.errors import InvalidArgument, UnsupportedParameter
 from lmprog.evaluation.metrics import choice_metrics, pass_at_k
 from lmprog.evaluation.task import Asking, Outcome, Task
 from lmprog.few_shot import Template, few_shot
@@ -79,6 +79,8 @@ class MultipleChoice(_Questions):
     def ask(self, s: State, item: Row, shots: Sequence[Row], asking: Asking) -> None:
         if asking.samples > 1:
             raise InvalidArgument(f"Task {self.name!r} scores choices; samples are for generated answers.")
+        if not s._run.backend.supports("choice_logprobs"):
+            raise UnsupportedParameter(NO_SCORES, hint=HOW_TO_SCORE)
         self.write_prompt(s, item, shots, asking)
         between = self.before_answer(asking)
         texts = [between + choice for choice in self.choices(item)]
@@ -89,8 +91,6 @@ class MultipleChoice(_Questions):
     def score(self, s: State, item: Row) -> Outcome:
         meta = s.get_meta_info("choice")
         found = dict(zip(meta["choices"], meta["logprobs"], strict=True))
-        if not all(found.values()):
-            raise InvalidArgument(NO_SCORES, hint=HOW_TO_SCORE)
         choices, target = self.choices(item), self._checked_target(item)
         logprobs = [sum(found[text]) for text in s["texts"]]
         prediction = max(range(len(choices)), key=logprobs.__getitem__)

@@ -29,6 +29,8 @@ from lmprog.errors import (
     RequestRefused,
     UnsupportedParameter,
 )
+from lmprog.evaluation import MultipleChoice, evaluate
+from lmprog.evaluation.task import Asking
 from lmprog.sampling import OF_ONE_CALL, Sampling
 from tests.support.fake_api import ApiError, Reply, fake_api
 
@@ -361,6 +363,38 @@ def test_an_answer_that_is_no_choice(api, chat):
     api.script = "maybe"
     with pytest.raises(RequestRefused, match=r"m was asked for one of \['yes', 'no'\], and answered 'maybe'"):
         run(pick_one, chat).sync()
+
+
+@pytest.mark.parametrize("style", ["chat", "turns"])
+def test_tasks_that_score_choices_are_refused_before_a_chat_is_asked(api, any_chat, style):
+    data = [{"country": "Peru"}, {"country": "Italy"}]
+    task = MultipleChoice(
+        name="capitals",
+        data=data,
+        question="The capital of {country}?",
+        choices=lambda _: ["Lima", "Rome"],
+        target=lambda item: data.index(item),
+    )
+    with pytest.raises(UnsupportedParameter, match="cannot score choices; use a model here"):
+        evaluate(task, backend=any_chat, asking=Asking(style))
+    assert api.requests == []
+
+
+@pytest.mark.parametrize("warm", [lambda program: program.cache, lambda program: program.trace().program.cache])
+def test_a_prefix_is_warmed_where_a_chat_keeps_none(api, any_chat, warm):
+    @function
+    def program(s, question):
+        s += system("Be brief.") + user("Question: " + question) + assistant(gen("x"))
+
+    assert warm(program)(any_chat).endswith("Question: ")
+    runs = program.trace().run_batch([{"question": "a"}], backend=any_chat, warms_prefix=True)
+    assert [run.error() for run in runs] == [None]
+    assert len(api.requests) == 1
+
+
+def test_which_backends_give_probabilities_of_choices(any_chat, text):
+    assert text.supports("choice_logprobs")
+    assert not any_chat.supports("choice_logprobs")
 
 
 def test_rules_that_need_probabilities_are_refused(chat, text):

@@ -284,8 +284,10 @@ def test_a_mistake_in_the_task_ends_the_evaluation_at_once() -> None:
 
 
 def test_h07_a_backend_without_scores_says_what_works() -> None:
-    with pytest.raises(lmprog.InvalidArgument, match="lmprog eval TASK --model"):
-        evaluate(capitals(), backend=ScriptedBackend(scores=lambda call: {choice: [] for choice in call.choices}))
+    backend = ScriptedBackend(scores=sums, unsupported=["choice_logprobs"])
+    with pytest.raises(lmprog.UnsupportedParameter, match="lmprog eval TASK --model"):
+        evaluate(capitals(), backend=backend)
+    assert backend.calls == []
     with pytest.raises(lmprog.UnsupportedParameter, match="score"):
         evaluate(capitals(), backend=ScriptedBackend(scores=sums, unsupported=["score"]))
 
