@@ -8,35 +8,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from lmprog import arguments, context, streaming, transcript
-from lmprog.backends.base import GenerateCall, Usage
-from lmprog.beam import BeamStep, needs_of
-from lmprog.context import RunContext, branch_seed
+from lmprog import appending, arguments, context, streaming, transcript
+from lmprog.backends.base import Usage
+from lmprog.context import RunContext
 from lmprog.errors import Cancelled, InvalidArgument, UnknownVariable
 from lmprog.executor import Executor, Step
 from lmprog.forks import Branches, BranchName, branch_names
 from lmprog.location import program_line
-from lmprog.nodes import Appendable, Block, Gen, Node, RoleBegin, RoleEnd, Select, Special, Text, as_node
-from lmprog.reasoning import ReasonedStep, reasoning_name
+from lmprog.nodes import Appendable, Node, RoleBegin, RoleEnd, as_node
 from lmprog.record import Record
-from lmprog.samples import SamplesStep
 from lmprog.sampling import Sampling
-from lmprog.steps import (
-    ForkStep,
-    GenStep,
-    RoleBeginStep,
-    RoleEndStep,
-    ScopeBegin,
-    ScopeEnd,
-    SelectStep,
-    SpecialStep,
-    TextStep,
-)
+from lmprog.steps import ForkStep, ScopeBegin, ScopeEnd
 from lmprog.transcript import Message
-from lmprog.variables import Assigned, Computed, Variable, Written, known_names
+from lmprog.variables import Assigned, Variable, Written, known_names
 from lmprog.waiting import Predicate
 
 if TYPE_CHECKING:
@@ -105,8 +91,7 @@ class State:
         return self
 
     def _append(self, node: Node, location: str) -> None:
-        for part in node.nodes if isinstance(node, Block) else (node,):
-            _APPEND[type(part)](self, part, location)
+        appending.append(self, node, location)
 
     def _submit(self, step: Step) -> None:
         if self._executor.is_ended:
@@ -114,69 +99,6 @@ class State:
         self._appended += 1
         self._executor.steps_taken.append(step.record)
         self._executor.append(step)
-
-    def _append_text(self, node: Text, location: str) -> None:
-        if node.text:
-            self._submit(TextStep(Record("text", text=node.text, location=location)))
-
-    def _append_special(self, node: Special, location: str) -> None:
-        self._run.require(("special",))
-        self._submit(SpecialStep(Record("special", text=node.token, location=location)))
-
-    def _append_role_begin(self, node: RoleBegin, location: str) -> None:
-        self._run.require(("roles",))
-        if self._open_role is not None:
-            raise InvalidArgument(f"A {node.role} turn cannot begin inside the {self._open_role} turn; end that first.")
-        self._open_role = node.role
-        self._submit(RoleBeginStep(Record("role_begin", node.role, location=location)))
-
-    def _append_role_end(self, node: RoleEnd, location: str) -> None:
-        if self._open_role != node.role:
-            raise InvalidArgument(f"There is no open {node.role} turn to end; open is {self._open_role or 'none'}.")
-        self._open_role = None
-        self._submit(RoleEndStep(Record("role_end", node.role, location=location)))
-
-    def _append_gen(self, node: Gen, location: str) -> None:
-        self._run.require_sampling(node.sampling)
-        self._run.require(_needs_of(node))
-        sampling = self._effective(node.sampling)
-        record = Record("gen", node.name or "", location=location)
-        constraint, heal = node.constraint, node.heal
-        call = GenerateCall(sampling, constraint, heal, wants_deltas=self._run.settings.wants_deltas)
-        if node.beam is not None:
-            self._run.require_sampling(needs_of(node.beam))
-            self._declare(node.name, Written(node.name or "", record, node.convert))
-            self._submit(BeamStep(record, call, node.beam))
-        elif max(sampling.n or 1, sampling.best_of or 1) > 1:
-            samples = SamplesStep(record, call, node.convert)
-            self._declare(node.name, Computed(lambda: record.status == "done", samples.value, record))
-            self._submit(samples)
-        elif node.reasoning is not None:
-            self._append_reasoned(node, record, call)
-        else:
-            self._declare(node.name, Written(node.name or "", record, node.convert))
-            self._submit(GenStep(record, call))
-
-    def _append_reasoned(self, node: Gen, record: Record, call: GenerateCall) -> None:
-        assert node.reasoning is not None
-        thoughts = Record("gen", reasoning_name(node.name or ""), location=record.location)
-        if node.name is not None:
-            self._declare(node.name, Written(node.name, record, node.convert))
-            self._declare(thoughts.name, Written(thoughts.name, thoughts))
-        self._submit(ReasonedStep(record, call, thoughts, node.reasoning))
-
-    def _append_select(self, node: Select, location: str) -> None:
-        self._run.require(("score",))
-        record = Record("select", node.name or "", location=location)
-        self._declare(node.name, Written(node.name or "", record))
-        self._submit(SelectStep(record, node, self._effective(Sampling(seed=node.seed)).seed))
-
-    def _effective(self, own: Sampling) -> Sampling:
-        """A step's own parameters over those of the state; in a branch, with the branch's own seed."""
-        merged = own.over(self._sampling)
-        if merged.seed is None or not self._path:
-            return merged
-        return replace(merged, seed=branch_seed(merged.seed, self._path))
 
     def _declare(self, name: str | None, variable: Variable) -> None:
         if name is not None:
@@ -480,18 +402,3 @@ class State:
         """Stop this state and its branches now. Reads raise Cancelled; what the backend held for them is freed."""
         for state in self._family():
             state._executor.fail(Cancelled(f"{state._executor.label} was cancelled."))
-
-
-def _needs_of(node: Gen) -> list[str]:
-    needs: list[str] = [] if node.constraint is None else [node.constraint.kind]
-    return needs if node.heal is None else [*needs, "heal"]
-
-
-_APPEND: dict[type[Node], Callable[[State, Any, str], None]] = {
-    Text: State._append_text,
-    Gen: State._append_gen,
-    Select: State._append_select,
-    RoleBegin: State._append_role_begin,
-    RoleEnd: State._append_role_end,
-    Special: State._append_special,
-}
