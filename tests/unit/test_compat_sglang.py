@@ -462,6 +462,30 @@ def test_the_engine_streams_for_async_programs():
     assert asyncio.run(read())[-1] == "b c"
 
 
+@pytest.mark.parametrize("prompt", [["a", "b"], ["a"], ("a",)])
+@pytest.mark.parametrize("call", [Engine.generate, lambda *a, **k: asyncio.run(Engine.async_generate(*a, **k))])
+def test_the_engine_streams_one_prompt(prompt, call):
+    backend = ScriptedBackend("x")
+    with pytest.raises(InvalidArgument, match="stream=True takes one prompt"):
+        call(Engine.over(backend), prompt, stream=True)
+    with pytest.raises(InvalidArgument, match="There are 2 sampling_params for 1 prompts"):
+        call(Engine.over(backend), "a", [{}, {}], stream=True)
+    assert backend.calls == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_engine_has_the_same_options_for_async_programs(stream):
+    async def read(engine):
+        found = await engine.async_generate("a", stream=stream, return_logprob=True, top_logprobs_num=2)
+        return [each async for each in found] if stream else found
+
+    backend, other = ScriptedBackend("b c"), ScriptedBackend("b c")
+    asyncio.run(read(Engine.over(backend)))
+    list(Engine.over(other).generate("a", stream=stream, return_logprob=True, top_logprobs_num=2))
+    assert [call.sampling for call in backend.calls] == [call.sampling for call in other.calls]
+    assert backend.calls[0].sampling.top_logprobs == 2
+
+
 # -- utilities --------------------------------------------------------------------------------------------------------
 
 

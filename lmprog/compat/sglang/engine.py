@@ -43,28 +43,46 @@ class Engine:
         """One result for one prompt, a list of them for a list. With stream=True (one prompt) an iterator of results
         whose texts grow."""
         logprobs = {"return_logprob": return_logprob or None, "top_logprobs_num": top_logprobs_num}
-        if not isinstance(prompt, str):
-            if stream:
-                raise InvalidArgument("stream=True takes one prompt.")
-            many = _one_for_each(prompt, sampling_params)
-            states = [self._start(each, {**params, **logprobs}) for each, params in zip(prompt, many, strict=True)]
-            return [_result(state) for state in states]
-        params = _one_for_each([prompt], sampling_params)[0]
-        state = self._start(prompt, {**params, **logprobs}, stream=stream)
-        return _growing(state) if stream else _result(state)
+        states = self._start_all(prompt, sampling_params, logprobs, stream=stream)
+        if stream:
+            return _growing(states[0])
+        results = [_result(state) for state in states]
+        return results[0] if isinstance(prompt, str) else results
 
     async def async_generate(
-        self, prompt: str | Sequence[str], sampling_params: Any = None, *, stream: bool = False, **options: Any
+        self,
+        prompt: str | Sequence[str],
+        sampling_params: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        *,
+        return_logprob: bool = False,
+        top_logprobs_num: int | None = None,
+        stream: bool = False,
     ) -> Any:
         """`generate` that does not block the event loop; with stream=True an asynchronous iterator."""
+        logprobs = {"return_logprob": return_logprob or None, "top_logprobs_num": top_logprobs_num}
         if stream:
-            params = _one_for_each([prompt], sampling_params)[0]
-            return _growing_async(self._start(str(prompt), {**params, **options}, stream=True))
+            return _growing_async(self._start_all(prompt, sampling_params, logprobs, stream=True)[0])
         import asyncio
 
-        return await asyncio.to_thread(self.generate, prompt, sampling_params, **options)
+        return await asyncio.to_thread(
+            self.generate,
+            prompt,
+            sampling_params,
+            return_logprob=return_logprob,
+            top_logprobs_num=top_logprobs_num,
+        )
 
-    def _start(self, prompt: str, params: Mapping[str, Any], *, stream: bool = False) -> ProgramState:
+    def _start_all(
+        self, prompt: str | Sequence[str], params: Any, logprobs: Mapping[str, Any], *, stream: bool
+    ) -> list[ProgramState]:
+        """A state for each prompt; only one of them can be streamed."""
+        if stream and not isinstance(prompt, str):
+            raise InvalidArgument("stream=True takes one prompt.")
+        prompts = [prompt] if isinstance(prompt, str) else prompt
+        each = zip(prompts, _one_for_each(prompts, params), strict=True)
+        return [self._start(text, {**own, **logprobs}, stream=stream) for text, own in each]
+
+    def _start(self, prompt: str, params: Mapping[str, Any], *, stream: bool) -> ProgramState:
         constraint = {name: params[name] for name in _CONSTRAINTS if params.get(name) is not None}
 
         def body(s: ProgramState) -> None:
