@@ -39,6 +39,7 @@ from lmprog.backends.base import (
 )
 from lmprog.errors import Cancelled, InvalidArgument
 from lmprog.sampling import Sampling
+from lmprog.stop_texts import Found, first_of, first_stop
 from lmprog.timer import Alarm, timer
 
 _PARAMETERS = frozenset(f.name for f in fields(Sampling)) | FEATURES
@@ -399,20 +400,18 @@ def _cut(answer: str, sampling: Sampling) -> _Cut:
     limit = len(words) if sampling.max_tokens is None else min(len(words), sampling.max_tokens)
     shown = "".join(words[:limit])
     search_from = len("".join(words[: sampling.min_tokens or 0]))
-    if (stop := _first_stop(shown, search_from, sampling)) is not None:
+    if (stop := _stop_of(shown, search_from, sampling)) is not None:
         text = shown[: stop[0]]
         return _Cut(text, max(1, _count_words(shown[: stop[0] + len(stop[1])])), "stop", stop[1])
     return _Cut(shown, limit, "length" if limit < len(words) else "stop", None)
 
 
-def _first_stop(text: str, search_from: int, sampling: Sampling) -> tuple[int, str] | None:
-    """(position, stop text) of the stop that begins first, the longest of those, and ends after `search_from`."""
-    patterns = [re.escape(stop) for stop in sampling.stop or ()]
-    if sampling.stop_regex is not None:
-        patterns.append(sampling.stop_regex)
-    ends = (m for p in patterns for m in re.finditer(p, text) if m.end() > search_from)
-    best = min(ends, key=lambda m: (m.start(), -m.end()), default=None)
-    return None if best is None else (best.start(), best.group())
+def _stop_of(text: str, beyond: int, sampling: Sampling) -> Found | None:
+    """The first of the stops, and of what stop_regex matches, that ends after `beyond`."""
+    matches = re.finditer(sampling.stop_regex, text) if sampling.stop_regex is not None else ()
+    found = [(match.start(), match.group()) for match in matches if match.end() > beyond]
+    literal = first_stop(text, sampling.stop or (), beyond)
+    return first_of([*found, *([literal] if literal else [])])
 
 
 def _satisfies(text: str, constraint: Constraint) -> bool:

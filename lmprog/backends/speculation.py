@@ -18,7 +18,6 @@ and not by their max_tokens, for nobody here can count tokens. Source: SGLang's 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -36,6 +35,7 @@ from lmprog.backends.base import (
 from lmprog.backends.forwarding import ForwardingBackend
 from lmprog.errors import Cancelled, RequestRefused
 from lmprog.sampling import Sampling
+from lmprog.stop_texts import first_stop
 
 _ATTEMPTS = 5
 
@@ -130,7 +130,7 @@ class SpeculativeStream(Stream):
             self._ahead = None
             return self._stream.generate(call, sink)
         if self._ahead is not None and self._ahead.sampling == _drawn(call):
-            found = _first_stop(self._ahead.text, call.sampling.stop or ())
+            found = first_stop(self._ahead.text, call.sampling.stop or ())
             if found is not None or self._ahead.is_whole or not call.sampling.stop:
                 self._answer(call, Usage(), {}, sink)
                 return _Answered()
@@ -168,7 +168,7 @@ class SpeculativeStream(Stream):
     def _answer(self, call: GenerateCall, usage: Usage, timing: Any, sink: Sink) -> None:
         assert self._ahead is not None
         ahead = self._ahead
-        found = _first_stop(ahead.text, call.sampling.stop or ())
+        found = first_stop(ahead.text, call.sampling.stop or ())
         text, stop = (ahead.text, None) if found is None else (ahead.text[: found[0]], found[1])
         self.append_text(text)
         if call.wants_deltas and text:
@@ -293,9 +293,3 @@ def _writes_whole_turns(stream: Stream) -> bool:
 
 def _drawn(call: GenerateCall) -> Sampling:
     return replace(call.sampling, stop=None, max_tokens=None)
-
-
-def _first_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
-    """(position, stop) of the one that comes first in the text."""
-    found = [(position, stop) for stop in stops if (position := text.find(stop)) >= 0]
-    return min(found, default=None)
