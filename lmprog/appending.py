@@ -58,19 +58,22 @@ def _append_gen(state: State, node: Gen, location: str) -> None:
     sampling = _effective(state, node.sampling)
     record = Record("gen", node.name or "", location=location)
     call = GenerateCall(sampling, node.constraint, node.heal, wants_deltas=state._run.settings.wants_deltas)
-    if node.beam is not None:
-        state._run.require_sampling(needs_of(node.beam))
-        state._declare(node.name, Written(node.name or "", record, node.convert))
-        state._submit(BeamStep(record, call, node.beam))
-    elif max(sampling.n or 1, sampling.best_of or 1) > 1:
+    if max(sampling.n or 1, sampling.best_of or 1) > 1:
         samples = SamplesStep(record, call, node.convert)
         state._declare(node.name, Computed(lambda: record.status == "done", samples.value, record))
         state._submit(samples)
-    elif node.reasoning is not None:
-        _append_reasoned(state, node, record, call)
     else:
-        state._declare(node.name, Written(node.name or "", record, node.convert))
-        state._submit(GenStep(record, call))
+        _append_one_text(state, node, record, replace(call, sampling=replace(sampling, n=None, best_of=None)))
+
+
+def _append_one_text(state: State, node: Gen, record: Record, call: GenerateCall) -> None:
+    if node.reasoning is not None:
+        _append_reasoned(state, node, record, call)
+        return
+    if node.beam is not None:
+        state._run.require_sampling(needs_of(node.beam))
+    state._declare(node.name, Written(node.name or "", record, node.convert))
+    state._submit(GenStep(record, call) if node.beam is None else BeamStep(record, call, node.beam))
 
 
 def _append_reasoned(state: State, node: Gen, record: Record, call: GenerateCall) -> None:
