@@ -56,14 +56,31 @@ def _append_gen(state: State, node: Gen, location: str) -> None:
     state._run.require_sampling(node.sampling)
     state._run.require(_needs_of(node))
     sampling = _effective(state, node.sampling)
+    _refuse_two_ways(node, sampling)
     record = Record("gen", node.name or "", location=location)
     call = GenerateCall(sampling, node.constraint, node.heal, wants_deltas=state._run.settings.wants_deltas)
-    if max(sampling.n or 1, sampling.best_of or 1) > 1:
+    if _samples_of(sampling) > 1:
         samples = SamplesStep(record, call, node.convert)
         state._declare(node.name, Computed(lambda: record.status == "done", samples.value, record))
         state._submit(samples)
     else:
         _append_one_text(state, node, record, replace(call, sampling=replace(sampling, n=None, best_of=None)))
+
+
+def _samples_of(sampling: Sampling) -> int:
+    return max(sampling.n or 1, sampling.best_of or 1)
+
+
+def _refuse_two_ways(node: Gen, sampling: Sampling) -> None:
+    """Each of these decides how a gen is written. Only here is all of it known: samples may be the run's wish."""
+    ways = {
+        "several samples (n, best_of)": _samples_of(sampling) > 1,
+        "beam": node.beam is not None,
+        "separate_reasoning": node.reasoning is not None,
+    }
+    wanted = [name for name, is_wanted in ways.items() if is_wanted]
+    if len(wanted) > 1:
+        raise InvalidArgument(f"One gen cannot have {wanted[0]} and {wanted[1]};", hint="leave out one of them.")
 
 
 def _append_one_text(state: State, node: Gen, record: Record, call: GenerateCall) -> None:

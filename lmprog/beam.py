@@ -48,7 +48,7 @@ def beam(node: Node, width: int = 4, *, length_penalty: float = 1.0) -> Gen:
     """
     if not isinstance(node, Gen):
         raise InvalidArgument(f"beam takes a gen, not {node!r}.")
-    if node.constraint is not None or node.reasoning is not None:
+    if node.constraint is not None:
         raise InvalidArgument("beam is for free text: a constraint holds for one text only.")
     _refuse(set(node.sampling.given()) - _HAVE_A_MEANING)
     settings = Beam(arguments.integer(1)("width", width), arguments.number(0)("length_penalty", length_penalty))

@@ -45,7 +45,7 @@ def separate_reasoning(expr: Appendable, model_type: str | Reasoning) -> Node:
 
 
 def _with_reasoning(node: Gen, reasoning: Reasoning) -> Gen:
-    if node.constraint is not None or (node.sampling.n or 1) > 1:
+    if node.constraint is not None:
         raise InvalidArgument("separate_reasoning is for one free text; a constraint would forbid the thoughts.")
     return replace(node, reasoning=reasoning)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 import pytest
 
-from lmprog import ScriptedBackend, State, beam, function, gen, separate_reasoning
+from lmprog import InvalidArgument, ScriptedBackend, State, beam, function, gen, separate_reasoning
 from lmprog.sampling import OF_ONE_CALL
 from tests.support.table_model import TableBackend
 
@@ -42,3 +42,44 @@ def test_a_beam_in_a_run_of_one_sample(options: dict[str, Any]) -> None:
 
     expected = program.run(backend=TableBackend())["x"]
     assert program.run(backend=TableBackend(), **options)["x"] == expected
+
+
+WAYS = {
+    "several samples": {"n": 2},
+    "samples": {"best_of": 2},
+    "beam": {"is_beam": True},
+    "separate_reasoning": {"has_thoughts": True},
+}
+
+
+def written(is_beam: bool = False, has_thoughts: bool = False, **options: Any) -> Any:
+    node = gen("x", max_tokens=3, **options)
+    node = beam(node, width=2) if is_beam else node
+    return separate_reasoning(node, "qwen3") if has_thoughts else node
+
+
+@pytest.mark.parametrize("where", ["gen", "run", "program"])
+@pytest.mark.parametrize(("one", "other"), [pair for pair in combinations(WAYS, 2) if pair[1] != "samples"])
+def test_of_two_ways_to_write_a_gen_none_is_dropped_silently(where: str, one: str, other: str) -> None:
+    options = {**WAYS[one], **WAYS[other]}
+    sampling = {name: options.pop(name) for name in ("n", "best_of") if name in options}
+    backend = ScriptedBackend("<think>hm</think>yes")
+
+    @function(**(sampling if where == "program" else {}))
+    def program(s: State) -> None:
+        s += written(**options, **(sampling if where == "gen" else {}))
+
+    with pytest.raises(InvalidArgument) as caught:
+        program.run(backend=backend, **(sampling if where == "run" else {}))
+    named = "n has no meaning", "best_of has no meaning"  # of beams, which refuse those as soon as they are written
+    assert (one in str(caught.value) and other in str(caught.value)) or str(caught.value).startswith(named)
+    assert backend.calls == []
+
+
+def test_all_ways_at_once_name_two() -> None:
+    @function
+    def program(s: State) -> None:
+        s += written(is_beam=True, has_thoughts=True)
+
+    with pytest.raises(InvalidArgument, match=r"several samples .* and beam"):
+        program.run(backend=ScriptedBackend("x"), n=2)
