@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from lmprog_runtime.bench import dataset_files, datasets
 from lmprog_runtime.bench.compare import Setting, compare, comparison_lines
+from lmprog_runtime.bench.conversation import Conversation
 from lmprog_runtime.bench.load import Load, gaps
 from lmprog_runtime.bench.runtime_flags import runtime_config
 from lmprog_runtime.bench.serving_flags import conversations_of, parser, split_compare, target_key
@@ -23,6 +25,18 @@ TOKENIZER = make_byte_tokenizer()
 
 def source(seed: int = 1) -> datasets.TokenSource:
     return datasets.TokenSource(TOKENIZER, seed)
+
+
+def total_input(conversations: Sequence[Conversation]) -> int:
+    """Tokens of all prompts, answers of earlier turns at their full length."""
+    total = 0
+    for conversation in conversations:
+        length = 0
+        for turn in conversation.turns:
+            length += len(turn.token_ids)
+            total += length
+            length += turn.output_len
+    return total
 
 
 def test_random_lengths_lie_in_their_range_and_repeat_by_seed() -> None:
@@ -58,7 +72,7 @@ def test_conversations_begin_with_one_system_prompt() -> None:
     made = datasets.multi_turn(source(), 3, turns=2, system_len=6, turn_len=4, output_len=5)
     assert len({conversation.turns[0].token_ids[:6] for conversation in made}) == 1
     assert [[len(turn.token_ids) for turn in conversation.turns] for conversation in made] == [[10, 4]] * 3
-    assert datasets.total_input(made) == 3 * (10 + (10 + 5 + 4))
+    assert total_input(made) == 3 * (10 + (10 + 5 + 4))
 
 
 def test_sharegpt_leaves_out_what_is_short_long_or_unanswered(tmp_path: Path) -> None:
@@ -110,7 +124,7 @@ def test_starts_are_a_poisson_process() -> None:
 def test_scale_shortens_every_made_data_set(name: str) -> None:
     flags = ["--dataset-name", name, "--num-prompts", "8", "--gsp-num-groups", "2", "--gsp-prompts-per-group", "2"]
     sizes = [
-        datasets.total_input(conversations_of(parser().parse_args([*flags, "--scale", scale]), TOKENIZER))
+        total_input(conversations_of(parser().parse_args([*flags, "--scale", scale]), TOKENIZER))
         for scale in ("1", "0.25")
     ]
     assert sizes[1] < 0.5 * sizes[0]
