@@ -6,12 +6,12 @@ import argparse
 import json
 import runpy
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from lmprog.backends.base import Backend
 from lmprog.errors import InvalidArgument
+from lmprog.json_lines import read_objects
 from lmprog.program import Program
 
 
@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     if bool(options.input) != bool(options.output):
         raise InvalidArgument("--input and --output belong together.")
     program = load_program(options.program)
-    items = list(read_items(Path(options.input))) if options.input else []
+    items = [item for _, item in read_objects(Path(options.input))] if options.input else []
     backend = _backend(options)
     try:
         return _run_items(program, items, backend, options) if options.input else _run_once(program, backend, options)
@@ -65,20 +65,6 @@ def _split(spec: str) -> tuple[str, str]:
     if not Path(path).is_file():
         raise InvalidArgument(f"{spec!r} is not FILE.py or FILE.py:NAME of a file that is there.")
     return path, name
-
-
-def read_items(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSON Lines file; InvalidArgument with the number of a line that is none."""
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            item = json.loads(line)
-        except ValueError as error:
-            raise InvalidArgument(f"{path}, line {number} is not JSON: {error}.") from error
-        if not isinstance(item, dict):
-            raise InvalidArgument(f"{path}, line {number} is not an object of arguments.")
-        yield item
 
 
 def _backend(options: argparse.Namespace) -> Backend:

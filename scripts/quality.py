@@ -10,7 +10,6 @@ llama-cpp-python finds for the same file and tokens.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lmprog_runtime.bench.json_lines import read_values
 from lmprog_runtime.model.executor import Executor, load_executor
 from lmprog_runtime.model.files import ModelFiles
 from lmprog_runtime.model.hub import resolve_model
@@ -76,10 +76,9 @@ def parse() -> argparse.Namespace:
 
 
 def read_text(path: Path) -> str:
-    text = path.read_text(encoding="utf-8")
     if path.suffix != ".jsonl":
-        return text
-    values = [value for line in text.splitlines() for value in json.loads(line).values()]
+        return path.read_text(encoding="utf-8")
+    values = [value for _, line in read_values(path) for value in line.values()]
     return "\n\n".join(value for value in values if isinstance(value, str))
 
 

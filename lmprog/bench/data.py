@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from lmprog.errors import InvalidArgument
+from lmprog.json_lines import read_objects
 
 Item = dict[str, Any]
 
@@ -112,21 +112,14 @@ class Source:
 
 def read_items(kind: str, path: Path) -> list[Item]:
     """InvalidArgument with the number of a line that lacks a field."""
-    items = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if line.strip():
-            items.append(_item(kind, path, number, line))
+    items = [_checked(kind, path, number, item) for number, item in read_objects(path)]
     if not items:
         raise InvalidArgument(f"{path} has no items.")
     return items
 
 
-def _item(kind: str, path: Path, number: int, line: str) -> Item:
-    try:
-        item: Item = json.loads(line)
-    except ValueError as error:
-        raise InvalidArgument(f"{path}, line {number} is not JSON: {error}.") from error
-    missing = [field for field in FIELDS[kind] if not isinstance(item, dict) or field not in item]
+def _checked(kind: str, path: Path, number: int, item: Item) -> Item:
+    missing = [field for field in FIELDS[kind] if field not in item]
     if missing:
         raise InvalidArgument(f"{path}, line {number} has no {' and no '.join(missing)}.")
     return item

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from lmprog.errors import InvalidArgument, MissingDependency
+from lmprog.json_lines import checked_object, read_objects
 
 Data: TypeAlias = "str | Path | Sequence[Mapping[str, Any]]"
 
@@ -73,25 +74,7 @@ def _file_rows(path: Path) -> Iterable[Mapping[str, Any]]:
 
 
 def _read_json_lines(path: Path) -> list[Mapping[str, Any]]:
-    rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
-        if line.strip():
-            rows.append(_object(path, f"line {number}", line))
-    return rows
-
-
-def _object(path: Path, place: str, text: str) -> Mapping[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise InvalidArgument(f"{path}, {place} is not JSON: {error}.") from error
-    return _checked(path, place, value)
-
-
-def _checked(path: Path, place: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise InvalidArgument(f"{path}, {place} is not an object.")
-    return value
+    return [value for _, value in read_objects(path)]
 
 
 def _read_json(path: Path) -> list[Mapping[str, Any]]:
@@ -101,7 +84,7 @@ def _read_json(path: Path) -> list[Mapping[str, Any]]:
         raise InvalidArgument(f"{path} is not JSON: {error}.") from error
     if not isinstance(values, list):
         raise InvalidArgument(f"{path} is not a list of objects.")
-    return [_checked(path, f"element {number}", value) for number, value in enumerate(values)]
+    return [checked_object(f"{path}, element {number}", value) for number, value in enumerate(values)]
 
 
 def _read_csv(path: Path) -> list[Mapping[str, Any]]:

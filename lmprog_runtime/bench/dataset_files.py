@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from lmprog_runtime.bench.conversation import Conversation
 from lmprog_runtime.bench.datasets import TokenSource
+from lmprog_runtime.bench.json_lines import read_values
 from lmprog_runtime.errors import RequestRefused
 from lmprog_runtime.model.tokenizer import Tokenizer
 
@@ -40,23 +42,17 @@ def custom(path: Path, tokenizer: Tokenizer, count: int, *, output_len: int | No
     output_len: for the lines that do not say; 256 when it is None.
     """
     found: list[Conversation] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if len(found) == count:
-            break
-        if line.strip():
-            prompt, wanted = _custom_line(path, number, line)
-            ids = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-            found.append(Conversation.single(ids, wanted or output_len or 256))
+    for number, entry in islice(read_values(path), count):
+        prompt, wanted = _custom_entry(path, number, entry)
+        ids = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        found.append(Conversation.single(ids, wanted or output_len or 256))
     return _some(found, path)
 
 
-def _custom_line(path: Path, number: int, line: str) -> tuple[Any, int | None]:
-    try:
-        entry = json.loads(line)
-        prompt, wanted = entry["prompt"], entry.get("output_len")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RequestRefused(f'{path}, line {number} is no {{"prompt": ..., "output_len": ...}} object.') from error
-    return prompt, wanted
+def _custom_entry(path: Path, number: int, entry: Any) -> tuple[Any, int | None]:
+    if not isinstance(entry, dict) or "prompt" not in entry:
+        raise RequestRefused(f'{path}, line {number} is no {{"prompt": ..., "output_len": ...}} object.')
+    return entry["prompt"], entry.get("output_len")
 
 
 def shared_prefix_file(path: Path, tokenizer: Tokenizer, count: int, *, output_len: int | None) -> list[Conversation]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from lmprog_runtime.bench.json_lines import read_values
 from lmprog_runtime.errors import RequestRefused
 
 KINDS = ("serving", "programs", "peers")
@@ -23,17 +23,13 @@ class Results(NamedTuple):
         """RequestRefused with the number of a line that is no result."""
         found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
         for path in paths:
-            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-                result = _parsed(path, number, line)
+            for number, value in read_values(path):
+                result = _checked(path, number, value)
                 found[result["kind"]].append(result)
         return cls(**found)
 
 
-def _parsed(path: Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        result = json.loads(line)
-    except ValueError as error:
-        raise RequestRefused(f"{path}, line {number} is not JSON: {error}.") from error
+def _checked(path: Path, number: int, result: Any) -> dict[str, Any]:
     if not isinstance(result, dict) or result.get("kind") not in KINDS:
         raise RequestRefused(f"{path}, line {number} is no result of `lmprog bench`.")
     return result
