@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import uvicorn
 from fastapi import FastAPI
@@ -23,6 +23,7 @@ from lmprog_runtime.server.access import check_settings
 from lmprog_runtime.server.app import create_app
 from lmprog_runtime.server.bridge import Runs, on_engine
 from lmprog_runtime.server.failures import Unavailable
+from lmprog_runtime.server.pace import busy_line, pace_between
 from lmprog_runtime.server.settings import ServerSettings
 from lmprog_runtime.server.state import ServerState
 
@@ -132,30 +133,29 @@ async def warm_up(state: ServerState) -> None:
 
 
 async def _look_after(state: ServerState) -> None:
-    """Every few seconds: let go of streams that were left, and a line in the log while there is work."""
-    before: dict[str, Any] | None = None
+    """Every few seconds: let go of streams that were left, and tell log and metrics how fast the engine goes."""
+    before: _Reading | None = None
     while True:
         state.streams.sweep()
         with contextlib.suppress(Unavailable):
-            now = await state.statistics()
-            if before is not None and now["steps"] > before["steps"]:
-                log.info("%s", busy_line(before, now, BUSY_LOG_SECONDS))
+            now = _Reading(await state.statistics(), time.monotonic())
+            if before is not None:
+                _tell(state, before, now)
             before = now
         await asyncio.sleep(BUSY_LOG_SECONDS)
 
 
-def busy_line(before: dict[str, Any], now: dict[str, Any], seconds: float) -> str:
-    """What happened between two readings of the statistics, the hit rate over that time only."""
-    cache, old = now["radix_cache"], before["radix_cache"]
-    queried = cache["queried_tokens"] - old["queried_tokens"]
-    hits = cache["hit_tokens"] - old["hit_tokens"]
-    rate = f"{hits / queried:.0%}" if queried else "-"
-    computed = (now["computed_tokens"] - before["computed_tokens"]) / seconds
-    generated = (now["generated_tokens"] - before["generated_tokens"]) / seconds
-    return (
-        f"running {now['running']}, waiting {now['waiting']}, computed {computed:.0f} tok/s, "
-        f"generated {generated:.0f} tok/s, pool {cache['used_slots'] / cache['total_slots']:.0%}, hit rate {rate}"
-    )
+class _Reading(NamedTuple):
+    numbers: dict[str, Any]  # of engine and cache
+    at: float  # monotonic seconds
+
+
+def _tell(state: ServerState, before: _Reading, now: _Reading) -> None:
+    """The metrics always, the log only while there is work."""
+    pace = pace_between(before.numbers, now.numbers, now.at - before.at)
+    state.metrics.goes(pace)
+    if now.numbers["steps"] > before.numbers["steps"]:
+        log.info("%s", busy_line(now.numbers, pace))
 
 
 class JsonLines(logging.Formatter):

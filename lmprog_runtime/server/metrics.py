@@ -1,6 +1,8 @@
 """Prometheus metrics, in the shapes (and, after the prefix, the names) of vLLM and SGLang: dashboards port over.
 
-Counters only ever grow; rates are the scraper's business. One label, `model_name`; no per-request labels.
+Counters only ever grow; rates are the scraper's business, but for the two that SGLang's dashboard shows as they are
+(`gen_throughput`, `cache_hit_rate`). One label, `model_name`; no per-request labels. Where the two projects, or two
+versions of one, give a thing different names, it has each of them.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from lmprog_runtime.request import Completion
+from lmprog_runtime.server.pace import Pace
 from lmprog_runtime.timing import BOUNDS, Durations
 
 SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
@@ -51,13 +54,17 @@ _GAUGES = {
     "num_running_reqs": "Requests in the current batch (the name of SGLang)",
     "num_queue_reqs": "Requests waiting for a place in the batch (the name of SGLang)",
     "kv_cache_usage_perc": "Share of the KV pool that live requests hold, 0 to 1",
+    "gpu_cache_usage_perc": "Share of the KV pool that live requests hold, 0 to 1 (an older name of vLLM)",
     "token_usage": "Share of the KV pool that live requests hold, 0 to 1 (the name of SGLang)",
     "cached_prefix_tokens": "Tokens in the radix tree that no request holds",
     "leased_tokens": "Tokens in the radix tree that programs hold between two requests",
+    "gen_throughput": "Tokens generated per second, over some seconds",
+    "cache_hit_rate": "Share of the prompt tokens looked up in the prefix cache that were found, over some seconds",
 }
 _HISTOGRAMS = {
     "time_to_first_token_seconds": ("Arrival to first token", SECONDS),
     "inter_token_latency_seconds": ("Mean time between the tokens of a request", SECONDS),
+    "time_per_output_token_seconds": ("Mean time between the tokens of a request (an older name of vLLM)", SECONDS),
     "e2e_request_latency_seconds": ("Arrival to end", SECONDS),
     "request_lifetime_seconds": ("Arrival of an HTTP request to its end, whatever the end", SECONDS),
     "request_queue_time_seconds": ("Arrival to first step", SECONDS),
@@ -65,6 +72,7 @@ _HISTOGRAMS = {
     "request_decode_time_seconds": ("First token to end", SECONDS),
     "request_prompt_tokens": ("Prompt tokens of a request", TOKENS),
     "request_generation_tokens": ("Generated tokens of a request", TOKENS),
+    "request_max_num_generation_tokens": ("Generated tokens of the longest answer to an HTTP request", TOKENS),
 }
 FINISH_REASONS = ("stop", "length")
 MODES = ("prefill_compute", "prefill_cache", "decode")
@@ -110,9 +118,11 @@ class Metrics:
     def count(self, name: str, amount: float = 1) -> None:
         self._counters[name].inc(amount)
 
-    def ended(self, seconds: float) -> None:
-        """An HTTP request to a generating route is over, however it ended."""
+    def ended(self, seconds: float, longest: int | None) -> None:
+        """An HTTP request to a generating route is over, however it ended. `longest`: tokens of its longest answer."""
         self._histograms["request_lifetime_seconds"].observe(seconds)
+        if longest is not None:
+            self._histograms["request_max_num_generation_tokens"].observe(longest)
 
     def finished(self, result: Completion) -> None:
         """Counters and histograms of one finished generation."""
@@ -134,13 +144,24 @@ class Metrics:
         """Take over the engine's gauges, and what its own totals have grown by since the last time."""
         flat = {**numbers, **numbers["radix_cache"]}
         used = (flat["used_slots"] - flat["evictable_tokens"]) / flat["total_slots"]
-        running, waiting = flat["running"], flat["waiting"]
-        gauges = (running, waiting, running, waiting, used, used, flat["evictable_tokens"], flat["leased_tokens"])
-        for gauge, value in zip(self._gauges.values(), gauges, strict=True):
-            gauge.set(value)
+        self._show(flat["running"], "num_requests_running", "num_running_reqs")
+        self._show(flat["waiting"], "num_requests_waiting", "num_queue_reqs")
+        self._show(used, "kv_cache_usage_perc", "gpu_cache_usage_perc", "token_usage")
+        self._show(flat["evictable_tokens"], "cached_prefix_tokens")
+        self._show(flat["leased_tokens"], "leased_tokens")
         for name, source in _ENGINE_TOTALS.items():
             self.count(name, max(0.0, flat[source] - self._seen.get(name, 0.0)))
             self._seen[name] = flat[source]
+
+    def goes(self, pace: Pace) -> None:
+        """How fast the engine went in the last seconds. The hit rate stays what it was while nothing is looked up."""
+        self._show(pace.generated, "gen_throughput")
+        if pace.hit_rate is not None:
+            self._show(pace.hit_rate, "cache_hit_rate")
+
+    def _show(self, value: float, *gauges: str) -> None:
+        for name in gauges:
+            self._gauges[name].set(value)
 
     def text(self) -> bytes:
         """The exposition format that Prometheus scrapes."""
@@ -182,4 +203,5 @@ def _observations(result: Completion) -> dict[str, float]:
     }
     if usage.completion_tokens > 1:
         seen["inter_token_latency_seconds"] = decode / (usage.completion_tokens - 1)
+        seen["time_per_output_token_seconds"] = seen["inter_token_latency_seconds"]
     return seen

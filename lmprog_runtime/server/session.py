@@ -30,6 +30,7 @@ class Session:
     stop: asyncio.Event = field(default_factory=asyncio.Event)  # set by /abort
     usage: dict[str, int] = field(default_factory=dict)  # tokens of what has finished, for the log and the trace
     constrained: int = 0
+    longest: int | None = None  # tokens of the longest generation that has finished
     began: float = field(default_factory=time.monotonic)
     marks: list[tuple[str, float]] = field(default_factory=list)  # what happened when (monotonic), for the trace
 
@@ -55,6 +56,7 @@ class Session:
         return None if stream_id is None else self.streams.lease(self.tenant, stream_id)
 
     def note(self, result: Completion) -> None:
+        self.longest = max(self.longest or 0, result.usage.completion_tokens)
         for name, value in result.usage._asdict().items():
             self.usage[name] = self.usage.get(name, 0) + value
         submitted = time.monotonic() - result.timing["total"]

@@ -70,7 +70,7 @@ class ServerState:
     def leave(self, session: Session, *, is_aborted: bool) -> None:
         self._sessions.pop(id(session), None)
         self.metrics.count("num_so_requests", session.constrained)
-        self.metrics.ended(time.monotonic() - session.began)
+        self.metrics.ended(time.monotonic() - session.began, session.longest)
         if is_aborted:
             self.metrics.count("num_aborted_requests")
 

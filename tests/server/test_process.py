@@ -21,7 +21,6 @@ import pytest
 
 from lmprog_runtime.config import RuntimeConfig
 from lmprog_runtime.server.flags import add_flags, runtime_config, server_settings
-from lmprog_runtime.server.launch import busy_line
 from lmprog_runtime.server.settings import ServerSettings
 from tests.support.byte_tokenizer import CHATML, NAMED, byte_tokenizer_json
 from tests.support.tiny_engine import TINY_VOCAB
@@ -181,16 +180,3 @@ def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     add_flags(parser)
     assert server_settings(parser.parse_args([])).keys == ("a", "b")
     assert server_settings(parser.parse_args(["--api-key", "c"])).keys == ("c",)
-
-
-def test_the_line_while_busy() -> None:
-    def reading(**numbers: int) -> dict[str, Any]:
-        cache = {"queried_tokens": 0, "hit_tokens": 0, "used_slots": 50, "total_slots": 100}
-        base = {"running": 2, "waiting": 1, "computed_tokens": 0, "generated_tokens": 0}
-        cache |= {name: value for name, value in numbers.items() if name in cache}
-        return {**base, **{n: v for n, v in numbers.items() if n in base}, "radix_cache": cache}
-
-    before = reading(queried_tokens=100, hit_tokens=100, computed_tokens=10)
-    now = reading(queried_tokens=200, hit_tokens=150, computed_tokens=60, generated_tokens=25)
-    line = busy_line(before, now, 5.0)
-    assert line == "running 2, waiting 1, computed 10 tok/s, generated 5 tok/s, pool 50%, hit rate 50%"

@@ -12,6 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lmprog_runtime.server import tracing
 from lmprog_runtime.server.guard import Finished
+from lmprog_runtime.server.metrics import Metrics
+from lmprog_runtime.server.pace import busy_line, pace_between
 from tests.support.tiny_server import ASCII_ONLY, Served, serving, tiny_runtime
 
 ROOT = Path(__file__).parents[2]
@@ -127,6 +129,45 @@ def test_the_dashboard_uses_metrics_that_exist(server: Served) -> None:
         assert set(used) <= names, expression
 
 
+# What the dashboards that SGLang and vLLM publish ask for, after the prefix; of vLLM the older and the newer names.
+SGLANG_NAMES = {
+    "e2e_request_latency_seconds_bucket", "e2e_request_latency_seconds_sum", "e2e_request_latency_seconds_count",
+    "time_to_first_token_seconds_bucket", "time_to_first_token_seconds_sum", "time_to_first_token_seconds_count",
+    "num_running_reqs", "num_queue_reqs", "gen_throughput", "cache_hit_rate", "token_usage",
+}  # fmt: skip
+VLLM_NAMES = {
+    "e2e_request_latency_seconds_bucket", "e2e_request_latency_seconds_sum", "e2e_request_latency_seconds_count",
+    "time_to_first_token_seconds_bucket", "time_to_first_token_seconds_sum", "time_to_first_token_seconds_count",
+    "time_per_output_token_seconds_bucket", "time_per_output_token_seconds_sum", "time_per_output_token_seconds_count",
+    "inter_token_latency_seconds_bucket", "inter_token_latency_seconds_sum", "inter_token_latency_seconds_count",
+    "prompt_tokens_total", "generation_tokens_total", "request_success_total",
+    "num_requests_running", "num_requests_waiting", "gpu_cache_usage_perc", "kv_cache_usage_perc",
+    "request_prompt_tokens_bucket", "request_generation_tokens_bucket", "request_queue_time_seconds_sum",
+    "request_prefill_time_seconds_sum", "request_decode_time_seconds_sum", "request_max_num_generation_tokens_sum",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("names", [SGLANG_NAMES, VLLM_NAMES], ids=["sglang", "vllm"])
+def test_published_dashboards_find_their_names(server: Served, names: set[str]) -> None:
+    here = {sample.name.removeprefix("lmprog:") for family in _families(server).values() for sample in family.samples}
+    assert names - here == set()
+
+
+def test_each_name_of_a_thing_has_its_value() -> None:
+    with serving() as server:
+        body: dict[str, Any] = {"model": "tiny", "max_tokens": 5, "logit_bias": ASCII_ONLY}
+        server.ok("/v1/completions", prompt="abc", n=2, **body)
+        server.ok("/fork", text="a", suffixes=["b", "c"], sampling_params={"max_new_tokens": 1})
+        server.refused("/v1/completions", prompt="abc", regex="[a", **body)
+        assert server.metric("request_max_num_generation_tokens_count") == 2, "one of each answered request"
+        assert server.metric("request_max_num_generation_tokens_sum") == 5 + 1
+        assert server.metric("time_per_output_token_seconds_count") == 2, "of those with several tokens"
+        mean = server.metric("time_per_output_token_seconds_sum")
+        assert mean == server.metric("inter_token_latency_seconds_sum") > 0
+        usage = {name: server.metric(name) for name in ("kv_cache_usage_perc", "gpu_cache_usage_perc", "token_usage")}
+        assert set(usage.values()) == {0.0}, "nothing runs"
+
+
 def test_stats_and_infos(server: Served) -> None:
     server.http.post("/flush_cache")
     for _ in range(2):
@@ -172,6 +213,35 @@ def test_the_tree(server: Served) -> None:
     assert (first["parent"], first["length"], first["hits"]) == (None, 10, 1)
     assert [node["parent"] for node in rest if node["start"] == 10] == [first["id"]] * 2
     assert "text" not in first
+
+
+# -- how fast it goes --------------------------------------------------------------------------------------------------
+
+
+def _reading(**numbers: int) -> dict[str, Any]:
+    cache = {"queried_tokens": 0, "hit_tokens": 0, "used_slots": 50, "total_slots": 100}
+    base = {"running": 2, "waiting": 1, "computed_tokens": 0, "generated_tokens": 0}
+    cache |= {name: value for name, value in numbers.items() if name in cache}
+    return {**base, **{n: v for n, v in numbers.items() if n in base}, "radix_cache": cache}
+
+
+def test_the_line_while_busy() -> None:
+    before = _reading(queried_tokens=100, hit_tokens=100, computed_tokens=10)
+    now = _reading(queried_tokens=200, hit_tokens=150, computed_tokens=60, generated_tokens=25)
+    line = busy_line(now, pace_between(before, now, 5.0))
+    assert line == "running 2, waiting 1, computed 10 tok/s, generated 5 tok/s, pool 50%, hit rate 50%"
+    assert busy_line(now, pace_between(now, now, 5.0)).endswith("generated 0 tok/s, pool 50%, hit rate -")
+
+
+def test_gauges_of_the_last_seconds() -> None:
+    """Speed falls to zero when nothing is done; the hit rate stays, as nothing is looked up."""
+    metrics = Metrics("tiny")
+    before, now = _reading(), _reading(queried_tokens=8, hit_tokens=2, generated_tokens=30)
+    for one, other, speed in ((before, now, b"10.0"), (now, now, b"0.0")):
+        metrics.goes(pace_between(one, other, 3.0))
+        lines = metrics.text().splitlines()
+        assert b'lmprog:gen_throughput{model_name="tiny"} ' + speed in lines
+        assert b'lmprog:cache_hit_rate{model_name="tiny"} 0.25' in lines
 
 
 # -- native routes -----------------------------------------------------------------------------------------------------
