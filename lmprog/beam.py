@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 
 from lmprog import arguments, turns
 from lmprog.backends.base import GenerateCall, GenerateResult, PendingCall, Sink, Stream, Usage
-from lmprog.errors import Cancelled, InvalidArgument, UnsupportedParameter
+from lmprog.errors import BackendUnavailable, Cancelled, InvalidArgument, UnsupportedParameter
 from lmprog.executor import Executor, Step
 from lmprog.nodes import Gen, Node
 from lmprog.record import Record
 from lmprog.sampling import Sampling
+from lmprog.steps import Backoff, pause_before
 from lmprog.stop_texts import first_stop
 
 _HAVE_A_MEANING = frozenset({"max_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos"})
@@ -196,7 +197,8 @@ class BeamStep(Step, PendingCall):
         )
 
     def _ask(self, calls: Sequence[tuple[Stream, Sampling]], then: Callable[[list[GenerateResult]], None]) -> None:
-        self._round = _Round(len(calls), partial(turns.take, partial(self._go_on, then)))
+        retries = self._executor.settings.retries
+        self._round = _Round(len(calls), retries, partial(turns.take, partial(self._go_on, then)))
         for index, (stream, sampling) in enumerate(calls):
             call = GenerateCall(sampling, heal=self._heal)
             self._round.begin(index, stream, call)
@@ -259,20 +261,38 @@ class BeamStep(Step, PendingCall):
 
 
 class _Round:
-    """Calls that run at the same time. When the last is over, `then` is called, once."""
+    """Calls that run at the same time. When the last is over, `then` is called, once. A call that could not reach the
+    model is made again, as often as `retries` says."""
 
-    def __init__(self, count: int, then: Callable[[], None]) -> None:
+    def __init__(self, count: int, retries: int, then: Callable[[], None]) -> None:
         self._lock = threading.Lock()
         self._results: list[Any] = [None] * count
+        self._attempts = [0] * count
         self._calls: list[PendingCall] = []
-        self._left, self._then = count, then
+        self._left, self._retries, self._then = count, retries, then
+        self._is_cancelled = False
 
     def begin(self, index: int, stream: Stream, call: GenerateCall) -> None:
-        arrived = partial(self._arrived, index)
+        again = partial(self.begin, index, stream, call)
+        sink = Sink(_ignore, partial(self._arrived, index), partial(self._failed, index, again))
         try:
-            self._calls.append(stream.generate(call, Sink(_ignore, arrived, arrived)))
+            self._keep(stream.generate(call, sink))
         except Exception as error:
             self._arrived(index, error)
+
+    def _keep(self, call: PendingCall) -> None:
+        """To cancel it with the round, which may have happened already."""
+        self._calls.append(call)
+        if self._is_cancelled:
+            call.cancel()
+
+    def _failed(self, index: int, again: Callable[[], None], error: BaseException) -> None:
+        is_last_attempt = self._attempts[index] == self._retries
+        if is_last_attempt or self._is_cancelled or not isinstance(error, BackendUnavailable):
+            self._arrived(index, error)
+            return
+        self._attempts[index] += 1
+        self._keep(Backoff(pause_before(self._attempts[index]), again, partial(self._arrived, index)))
 
     def _arrived(self, index: int, result: Any) -> None:
         with self._lock:
@@ -285,8 +305,11 @@ class _Round:
             self._then()
 
     def cancel(self) -> None:
-        for call in tuple(self._calls):
-            call.cancel()
+        """Calls that are kept later are cancelled then."""
+        was_cancelled, self._is_cancelled = self._is_cancelled, True
+        if not was_cancelled:
+            for call in tuple(self._calls):
+                call.cancel()
 
     def results(self) -> list[GenerateResult]:
         """Raises the first failure, one that is no mere consequence of another if there is such."""

@@ -94,7 +94,7 @@ class ModelStep(Step):
         executor = self._executor
         if self._may_try_again(error):
             self._attempts += 1
-            backoff = _Backoff(_pause(self._attempts), self._call, self._failed)
+            backoff = Backoff(pause_before(self._attempts), self._call, self._failed)
             executor.now_calling(backoff, rank=2 * self._attempts - 1)
         else:
             executor.fail(error, self)
@@ -110,12 +110,12 @@ class ModelStep(Step):
         )
 
 
-def _pause(attempt: int) -> float:
+def pause_before(attempt: int) -> float:
     """Seconds before the next try: doubling, with jitter so that many programs do not come back at once."""
     return min(FIRST_BACKOFF * 2.0 ** (attempt - 1), LONGEST_BACKOFF) * random.uniform(0.5, 1.0)
 
 
-class _Backoff(PendingCall):
+class Backoff(PendingCall):
     """The wait before a call is made again; cancelled like a call."""
 
     def __init__(self, seconds: float, call_again: Callable[[], None], fail: Callable[[BaseException], None]) -> None:

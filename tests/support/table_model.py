@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import product
 
@@ -45,9 +45,10 @@ def texts_up_to(prompt: str, limit: int) -> Iterator[tuple[tuple[int, ...], floa
 class TableBackend(Backend):
     name = "table"
 
-    def __init__(self, *, fails_at: int = 0) -> None:
+    def __init__(self, *, errors: Mapping[int, Exception] | None = None) -> None:
+        """errors: what calls fail with, by their number from 1."""
         self.open_streams = self.most_streams = self.calls = 0
-        self.fails_at = fails_at
+        self.errors = errors or {}
 
     def open_stream(self) -> Stream:
         return TableStream(self, "", ())
@@ -84,8 +85,8 @@ class TableStream(Stream):
         assert self.is_open
         assert call.sampling.max_tokens == 1
         self.backend.calls += 1
-        if self.backend.calls == self.backend.fails_at:
-            sink.fail(RuntimeError("boom"))
+        if (error := self.backend.errors.get(self.backend.calls)) is not None:
+            sink.fail(error)
             return _Over()
         logprobs = logprobs_after(self.prompt, self.ids)
         may_end = not (call.sampling.min_tokens or call.sampling.ignore_eos)

@@ -6,7 +6,19 @@ from typing import Any
 
 import pytest
 
-from lmprog import InvalidArgument, ScriptedBackend, State, UnsupportedParameter, beam, function, gen
+from lmprog import (
+    BackendUnavailable,
+    Cancelled,
+    InvalidArgument,
+    ScriptedBackend,
+    State,
+    UnsupportedParameter,
+    beam,
+    function,
+    gen,
+    steps,
+)
+from tests.support.language import error_of, no_threads_left
 from tests.support.table_model import END, TOKENS, TableBackend, logprobs_after, texts_up_to
 
 PROMPTS = [f"prompt {i}" for i in range(12)]
@@ -125,11 +137,47 @@ def test_fewest_tokens() -> None:
 
 @pytest.mark.parametrize("k", range(1, 12))
 def test_fault_at_every_call(k: int) -> None:
-    backend = TableBackend(fails_at=k)
+    backend = TableBackend(errors={k: RuntimeError("boom")})
     state = search.run("p", 3, 1.0, max_tokens=4, ignore_eos=True, backend=backend)
     with pytest.raises(RuntimeError, match="boom") as caught:
         _ = state["x"]
     assert any("gen('x')" in note for note in getattr(caught.value, "__notes__", ()))
+    assert backend.open_streams == 0
+
+
+def test_every_call_that_could_not_reach_the_model_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "FIRST_BACKOFF", 0.001)
+    options: dict[str, Any] = {"max_tokens": 4, "ignore_eos": True}
+    undisturbed = search.run("p", 3, 1.0, backend=TableBackend(), **options)["x"]
+    for offset in range(3):
+        backend = TableBackend(errors={k: BackendUnavailable("down") for k in range(1 + offset, 200, 3)})
+        state = search.run("p", 3, 1.0, backend=backend, retries=5, **options)
+        assert state["x"] == undisturbed
+        assert backend.open_streams == 0
+
+
+def test_retries_of_a_call_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "FIRST_BACKOFF", 0.001)
+    down = BackendUnavailable("down")
+    backend = TableBackend(errors=dict.fromkeys(range(4, 200), down))  # one call a round: the second token is down
+    state = search.run("p", 1, 1.0, max_tokens=4, ignore_eos=True, backend=backend, retries=2)
+    assert error_of(lambda: state["x"]) is down
+    assert (backend.calls, backend.open_streams) == (3 + 1 + 2, 0)
+
+
+def test_other_failures_are_not_tried_again() -> None:
+    backend = TableBackend(errors={2: RuntimeError("boom")})
+    state = search.run("p", 3, 1.0, max_tokens=4, ignore_eos=True, backend=backend, retries=5)
+    assert isinstance(error_of(lambda: state["x"]), RuntimeError)
+    assert backend.calls <= 4
+
+
+def test_cancel_while_waiting_to_retry() -> None:
+    backend = TableBackend(errors=dict.fromkeys(range(2, 200), BackendUnavailable("down")))
+    with no_threads_left():
+        state = search.run("p", 3, 1.0, max_tokens=4, ignore_eos=True, backend=backend, retries=5)
+        state.cancel()
+        assert isinstance(error_of(lambda: state["x"]), Cancelled)
     assert backend.open_streams == 0
 
 
