@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -17,71 +19,89 @@ from tests.support.tiny_server import ASCII_ONLY, CONTEXT, Served, eventually, s
 LONG: dict[str, Any] = {"model": "tiny", "prompt": "abc", "max_tokens": CONTEXT - 100, "logit_bias": ASCII_ONLY}
 
 
-def _leave(server: Served, body: dict[str, Any], *, after_lines: int | None = None, seconds: float = 0.3) -> None:
-    """Send a request and close the connection: after so many lines of its stream, or after a while without any."""
-    before = server.metric("num_aborted_requests_total")
-    timeout = httpx.Timeout(30, read=30 if after_lines else seconds)
-    with (
-        contextlib.suppress(httpx.ReadTimeout),
-        httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=timeout) as answer,
-    ):
-        for number, _ in enumerate(answer.iter_lines()):
-            if number == after_lines:
-                break
-    eventually(lambda: server.metric("num_aborted_requests_total") == before + 1)
-    server.comes_to_rest()
+MOST_STEPS = 10
+"""Steps that the model may still do for a client that has left."""
 
 
-@pytest.mark.parametrize("n", [1, 4])
-def test_case_a05_leaving_in_the_middle_of_a_stream(server: Served, n: int) -> None:
-    steps = server.runtime.statistics()["steps"]
-    _leave(server, {**LONG, "stream": True, "n": n}, after_lines=6)
-    assert server.runtime.statistics()["steps"] < steps + 1000, "it was aborted within some steps, not at its end"
+class _Steps:
+    """The model's step, which from step `stop_at` on waits for the server to notice that its client has left: for so
+    long that a server which never notices is seen to go on, and not at all once it has noticed."""
+
+    def __init__(self, step: Any, stop_at: int) -> None:
+        self._step, self._stop_at = step, stop_at
+        self.count, self.is_reached, self.is_noticed = 0, threading.Event(), threading.Event()
+
+    def __call__(self, batch: Any) -> Any:
+        self.count += 1
+        if self._stop_at <= self.count <= self._stop_at + MOST_STEPS:
+            self.is_reached.set()
+            self.is_noticed.wait(3.0)
+        return self._step(batch)
 
 
-@pytest.mark.parametrize("n", [1, 4])
-def test_case_a05_leaving_before_a_whole_answer(server: Served, n: int) -> None:
-    _leave(server, {**LONG, "n": n})
-
-
-def test_case_a05_leaving_before_the_first_token(server: Served) -> None:
-    blocker = threading.Event()
+@contextlib.contextmanager
+def _steps(server: Served, stop_at: int) -> Iterator[_Steps]:
     executor = server.runtime.executor
     step = executor.step
-    executor.step = lambda batch: (blocker.wait(10), step(batch))[1]  # type: ignore[method-assign]
+    executor.step = steps = _Steps(step, stop_at)  # type: ignore[method-assign]
     try:
-        thread = threading.Thread(target=_leave, args=(server, {**LONG, "stream": True}))
-        thread.start()
-        time.sleep(0.5)
+        yield steps
     finally:
-        blocker.set()
         executor.step = step  # type: ignore[method-assign]
-    thread.join(20)
-    server.comes_to_rest()
+
+
+def _send(server: Served, body: dict[str, Any]) -> socket.socket:
+    """A request on its way, whose client leaves when the socket is closed."""
+    data, port = json.dumps(body).encode(), int(server.url.rsplit(":", 1)[1])
+    lines = ["POST /v1/completions HTTP/1.1", f"Host: 127.0.0.1:{port}", "Content-Type: application/json"]
+    client = socket.create_connection(("127.0.0.1", port))
+    client.sendall("\r\n".join([*lines, f"Content-Length: {len(data)}", "", ""]).encode() + data)
+    return client
+
+
+@pytest.mark.parametrize("n", [1, 4])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stop_at", [1, 7], ids=["before-the-first-token", "in-the-middle"])
+def test_case_a05_leaving_ends_the_work_within_a_few_steps(server: Served, stop_at: int, stream: bool, n: int) -> None:
+    before = server.metric("num_aborted_requests_total")
+    with _steps(server, stop_at) as steps:
+        client = _send(server, {**LONG, "stream": stream, "n": n})
+        assert steps.is_reached.wait(30)
+        client.close()
+        eventually(lambda: server.state.running == 0, 60)
+        steps.is_noticed.set()
+        server.comes_to_rest(30)
+        assert steps.count <= stop_at + MOST_STEPS
+    assert server.metric("num_aborted_requests_total") == before + 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_case_a05_leaving_while_a_constraint_compiles(server: Served, stream: bool) -> None:
-    compiling, go_on = threading.Event(), threading.Event()
+    is_compiling, go_on, is_compiled = threading.Event(), threading.Event(), threading.Event()
     engine = server.runtime.engine
-    compiler = engine._compiler
+    compiler, before = engine._compiler, server.metric("num_aborted_requests_total")
 
     def slow(constraint: Any, prefix: bytes) -> Any:
-        compiling.set()
-        go_on.wait(10)
+        is_compiling.set()
+        go_on.wait(60)
+        is_compiled.set()
         return compiler(constraint, prefix)
 
     engine._compiler = slow
     try:
-        _leave(server, {**LONG, "regex": "[a-z]+", "stream": stream})
-        assert compiling.is_set()
+        client = _send(server, {**LONG, "regex": "[a-z]+", "stream": stream})
+        assert is_compiling.wait(30)
+        client.close()
+        eventually(lambda: server.state.running == 0, 30)
     finally:
         engine._compiler = compiler
         go_on.set()
+    assert is_compiled.wait(30)
+    assert server.metric("num_aborted_requests_total") == before + 1
     steps = server.runtime.statistics()["steps"]
-    time.sleep(0.2)
-    assert server.runtime.statistics()["steps"] == steps, "what nobody waits for is not started after all"
+    server.ok("/v1/completions", **{**LONG, "max_tokens": 1})
     server.comes_to_rest()
+    assert server.runtime.statistics()["steps"] == steps + 1, "what nobody waits for is not started after all"
 
 
 def test_stopping_by_request_id(server: Served) -> None:
