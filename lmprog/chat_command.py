@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from lmprog.backends.base import Backend
+from lmprog.command_options import backend_of
 from lmprog.language import assistant, gen, system, user
 from lmprog.program import function
 from lmprog.state import State
@@ -22,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--max-tokens", type=int, default=512)
     parser.add_argument("--temperature", type=float, default=0.7)
     options = parser.parse_args(arguments)
-    backend = _backend(options)
+    backend = backend_of(options)
     try:
         print(HELP, file=sys.stderr)
         while _talk(backend, options):
@@ -30,16 +31,6 @@ def main(arguments: list[str] | None = None) -> int:
     finally:
         backend.close()
     return 0
-
-
-def _backend(options: argparse.Namespace) -> Backend:
-    if options.url:
-        from lmprog.backends.native import RuntimeEndpoint
-
-        return RuntimeEndpoint(options.url)
-    from lmprog.backends.local import Runtime
-
-    return Runtime(options.model)
 
 
 def _talk(backend: Backend, options: argparse.Namespace) -> bool:

@@ -1,6 +1,7 @@
 """`lmprog eval TASK`: a few-shot benchmark, with a table at the end, a result file and a record per item.
 
-TASK is FILE.py:NAME of a task object (see lmprog.evaluation), or a format that comes with lmprog, with --data.
+TASK is FILE.py:NAME of a task object (see lmprog.evaluation), or FILE.py with only one, or a format that comes with
+lmprog, with --data.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import argparse
 import json
 import os
 import platform
-import runpy
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lmprog.backends.base import Backend
+from lmprog.command_options import backend_of, named_in_file
 from lmprog.errors import InvalidArgument
 from lmprog.evaluation import Evaluation, Task, evaluate
 from lmprog.evaluation.formats import FORMATS
@@ -29,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     task = load_task(options.task, options.data, options.shots_data)
     output = Path(options.output) if options.output else None
-    backend = _backend(options)
+    backend = backend_of(options)
     try:
         result = evaluate(
             task,
@@ -74,11 +75,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="smollm2-135m", help="alias, path or id; with --api its name there")
-    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--dtype", help="of the model here; default: auto")
     parser.add_argument("--threads", type=int, help="CPU threads of the model here; default: the number of cores")
-    parser.add_argument("--disable-radix-cache", action="store_true", help="reuse no prefix")
-    parser.add_argument("--url", help="a running lmprog server, such as http://127.0.0.1:30000 (key: LMPROG_API_KEY)")
-    parser.add_argument(
+    parser.add_argument("--disable-radix-cache", action="store_true", default=None, help="reuse no prefix")
+    elsewhere = parser.add_mutually_exclusive_group()
+    elsewhere.add_argument(
+        "--url", help="a running lmprog server, such as http://127.0.0.1:30000 (key: LMPROG_API_KEY)"
+    )
+    elsewhere.add_argument(
         "--api", metavar="URL", help="any chat API like OpenAI's (key: OPENAI_API_KEY); generation only"
     )
 
@@ -89,36 +93,13 @@ def load_task(spec: str, data: str | None, shots_data: str | None) -> Task:
         if data is None:
             raise InvalidArgument(f"{spec} is a format; say where the items are: lmprog eval {spec} --data FILE.jsonl")
         return FORMATS[spec](data, shots_data)
-    path, _, name = spec.rpartition(":")
-    if not path or not Path(path).is_file():
+    if ":" not in spec and not Path(spec).is_file():
         raise InvalidArgument(
             f"{spec!r} is neither FILE.py:NAME of a file that is there nor one of {', '.join(FORMATS)}."
         )
-    sys.path.insert(0, str(Path(path).parent))  # as Python does for a script: its neighbours can be imported
-    found = {key: value for key, value in runpy.run_path(path).items() if isinstance(value, Task)}
-    if name not in found:
-        raise InvalidArgument(f"{path} has no task {name!r}; it has {', '.join(sorted(found)) or 'none'}.")
+    task: Task = named_in_file(spec, Task, "task")
     given = {key: value for key, value in {"data": data, "shots_data": shots_data}.items() if value is not None}
-    return replace(found[name], **given)
-
-
-def _backend(options: argparse.Namespace) -> Backend:
-    if options.url:
-        from lmprog.backends.native import RuntimeEndpoint
-
-        return RuntimeEndpoint(options.url)
-    if options.api:
-        from lmprog.backends.openai import OpenAI
-
-        return OpenAI(options.model, is_chat_model=True, base_url=options.api)
-    from lmprog.backends.local import Runtime
-
-    return Runtime(
-        options.model,
-        dtype=options.dtype,
-        threads=options.threads,
-        disable_radix_cache=options.disable_radix_cache,
-    )
+    return replace(task, **given)
 
 
 def _settings(backend: Backend, options: argparse.Namespace) -> dict[str, Any]:

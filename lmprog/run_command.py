@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import runpy
 import sys
 from pathlib import Path
 from typing import Any
 
 from lmprog.backends.base import Backend
+from lmprog.command_options import backend_of, named_in_file
 from lmprog.errors import InvalidArgument
 from lmprog.json_lines import read_objects
 from lmprog.program import Program
@@ -20,9 +20,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if bool(options.input) != bool(options.output):
         raise InvalidArgument("--input and --output belong together.")
-    program = load_program(options.program)
+    program: Program[Any, Any] = named_in_file(options.program, Program, "@function")
     items = [item for _, item in read_objects(Path(options.input))] if options.input else []
-    backend = _backend(options)
+    backend = backend_of(options)
     try:
         return _run_items(program, items, backend, options) if options.input else _run_once(program, backend, options)
     finally:
@@ -39,42 +39,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--input", help="a JSON Lines file: one object of arguments per line")
     parser.add_argument("--output", help="JSON Lines, one per finished item; a second call goes on where one ended")
     parser.add_argument("--model", default="smollm2-135m", help="alias, path or id; ignored with --url")
-    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--dtype", help="of the model here; default: auto")
     parser.add_argument("--cache-dir", help="keep prefixes here, for the next process")
     parser.add_argument("--url", help="a running server, such as http://127.0.0.1:30000 (key: LMPROG_API_KEY)")
     parser.add_argument("--num-threads", type=int, help="runs under way at a time")
     return parser
-
-
-def load_program(spec: str) -> Program[Any, Any]:
-    """The @function `name` of `file.py:name`, or the only one of `file.py`. InvalidArgument that lists those there."""
-    path, name = (spec, None) if Path(spec).is_file() else _split(spec)
-    sys.path.insert(0, str(Path(path).parent))  # as Python does for a script: its neighbours can be imported
-    found = {key: value for key, value in runpy.run_path(path).items() if isinstance(value, Program)}
-    if name is None and len(found) == 1:
-        name = next(iter(found))
-    if name not in found:
-        wanted = "several @functions; say which" if name is None and found else f"no @function {name or ''}".rstrip()
-        raise InvalidArgument(f"{path} has {wanted}; it has {', '.join(sorted(found)) or 'none'}.")
-    program: Program[Any, Any] = found[name]
-    return program
-
-
-def _split(spec: str) -> tuple[str, str]:
-    path, _, name = spec.rpartition(":")
-    if not Path(path).is_file():
-        raise InvalidArgument(f"{spec!r} is not FILE.py or FILE.py:NAME of a file that is there.")
-    return path, name
-
-
-def _backend(options: argparse.Namespace) -> Backend:
-    if options.url:
-        from lmprog.backends.native import RuntimeEndpoint
-
-        return RuntimeEndpoint(options.url)
-    from lmprog.backends.local import Runtime
-
-    return Runtime(options.model, dtype=options.dtype, cache_dir=options.cache_dir)
 
 
 def _run_once(program: Program[Any, Any], backend: Backend, options: argparse.Namespace) -> int:

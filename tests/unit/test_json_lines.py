@@ -75,7 +75,7 @@ def test_arguments_of_a_batch_may_hold_them(tmp_path: Path, monkeypatch: pytest.
         return 0
 
     monkeypatch.setattr(run_command, "_run_items", run_items)
-    monkeypatch.setattr(run_command, "_backend", lambda _: ScriptedBackend())
+    monkeypatch.setattr(run_command, "backend_of", lambda _: ScriptedBackend())
     (tmp_path / "p.py").write_text("from lmprog import function\n@function\ndef p(s, text): ...\n")
     source = write(tmp_path / "in.jsonl", [{"text": TEXT}])
     run_command.main([str(tmp_path / "p.py"), "--input", str(source), "--output", str(tmp_path / "out")])

@@ -7,9 +7,10 @@
     sgl.set_default_backend(sgl.Runtime(model_path="smollm2-135m"))
 
 or `python -m lmprog.compat.sglang program.py ...`. The names, signatures, defaults (128 new tokens) and formats of
-results are those of SGLang's frontend; what lmprog does not have is refused by name, and never ignored. Values of
-variables are texts, as there, also with `dtype`. With `return_meta_data`, a stream has one piece, when its numbers are
-known.
+results are those of SGLang's frontend; what lmprog does not have is refused by name. Taken and not used are only the
+address and the logs of the server that `Runtime` starts there, for here is none, and `--device` of the benchmark
+programs, whose server has its own. Values of variables are texts, as there, also with `dtype`. With `return_meta_data`,
+a stream has one piece, when its numbers are known.
 """
 
 from __future__ import annotations
