@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Hashable
 from typing import NamedTuple
 
 from lmprog_runtime.constraint.expressions import Expressions
@@ -30,6 +31,7 @@ _RETRY_SECONDS = 60.0  # a time limit may have been reached because the machine 
 MOST_EXAMPLE = 200
 """Bytes of a text quoted in a message."""
 
+_ANY_TEXT = "any text"  # its key in the cache
 _EVERY_BYTE = b"\xff" * 32
 
 
@@ -72,7 +74,7 @@ def compile_constraint(
     if grammar is not None and grammar.nbytes < WORN_BYTES:
         return grammar
     try:
-        grammar = _compile(constraint, options, vocabulary)
+        grammar = _compile(constraint, options, vocabulary, key)
     except RequestRefused as error:
         cache.put(key, _Refusal(type(error), str(error), time.monotonic()))
         raise
@@ -100,16 +102,17 @@ def warm_up(vocabulary: Vocabulary) -> None:
 
 
 def _any_text(vocabulary: Vocabulary) -> CompiledGrammar:
-    grammar = vocabulary.compiled.get("any text", CompiledGrammar)
+    grammar = vocabulary.compiled.get(_ANY_TEXT, CompiledGrammar)
     if grammar is None:
         expressions = Expressions()
         start = expressions.complement(Expressions.EMPTY)
-        grammar = CompiledGrammar(expressions.arena, expressions.arena.seal(start, vocabulary.producible), vocabulary)
-        vocabulary.compiled.put("any text", grammar)
+        root = expressions.arena.seal(start, vocabulary.producible)
+        grammar = CompiledGrammar(expressions.arena, root, vocabulary, _ANY_TEXT)
+        vocabulary.compiled.put(_ANY_TEXT, grammar)
     return grammar
 
 
-def _compile(constraint: Constraint, options: SchemaOptions, vocabulary: Vocabulary) -> CompiledGrammar:
+def _compile(constraint: Constraint, options: SchemaOptions, vocabulary: Vocabulary, key: Hashable) -> CompiledGrammar:
     if len(constraint.source) > MAX_SOURCE:
         raise ConstraintTooLarge(f"The constraint has more than {MAX_SOURCE} characters; make it smaller.")
     if constraint.kind == "choices":
@@ -119,7 +122,7 @@ def _compile(constraint: Constraint, options: SchemaOptions, vocabulary: Vocabul
     start = expressions.arena.seal(root, vocabulary.producible)
     if start == Expressions.EMPTY:
         _refuse_unreachable(constraint, options, vocabulary)
-    grammar = CompiledGrammar(expressions.arena, start, vocabulary)
+    grammar = CompiledGrammar(expressions.arena, start, vocabulary, key)
     if not vocabulary.has_all_single_bytes and is_unwritable(grammar):
         raise ConstraintUnreachable("No sequence of this tokenizer's tokens satisfies the constraint; change it.")
     return grammar

@@ -21,8 +21,8 @@ S = TypeVar("S", bound=Sized)
 
 
 class LruByBytes:
-    """Least recently used entries go first. Thread-safe. An entry is measured when it is put in and when it is asked
-    for, since automata grow while they are used."""
+    """Least recently used entries go first. Thread-safe. Entries grow while they are used, whether they are asked for
+    again or not; whoever makes one grow says so (`remeasure`), which lets others go where the bytes do not suffice."""
 
     def __init__(self, most_bytes: int = DEFAULT_BYTES, most_entries: int = DEFAULT_ENTRIES) -> None:
         self.most_bytes, self.most_entries = most_bytes, most_entries
@@ -34,24 +34,32 @@ class LruByBytes:
     def get(self, key: Hashable, kind: type[S]) -> S | None:
         with self._lock:
             found = self._entries.get(key)
-            if found is None:
-                return None
-            self._entries.move_to_end(key)
-            self._measure(key, found)
-            self._shrink()
-            return found if isinstance(found, kind) else None
+            if found is not None:
+                self._entries.move_to_end(key)
+        return found if isinstance(found, kind) else None
 
     def put(self, key: Hashable, value: Sized) -> None:
+        size = _size(value)
         with self._lock:
             self._entries[key] = value
             self._entries.move_to_end(key)
-            self._measure(key, value)
-            self._shrink()
+            self._record(key, size)
 
-    def _measure(self, key: Hashable, value: Sized) -> None:
-        size = value.nbytes + _ENTRY_OVERHEAD
+    def remeasure(self, key: Hashable) -> None:
+        """The entry of this key has grown. Nothing to do where it has left the cache."""
+        with self._lock:
+            entry = self._entries.get(key)
+        if entry is None:
+            return
+        size = _size(entry)  # outside of the lock: it waits where another thread is at work in this automaton
+        with self._lock:
+            if self._entries.get(key) is entry:
+                self._record(key, size)
+
+    def _record(self, key: Hashable, size: int) -> None:
         self.nbytes += size - self._sizes.get(key, 0)
         self._sizes[key] = size
+        self._shrink()
 
     def _shrink(self) -> None:
         while len(self._entries) > self.most_entries or (self.nbytes > self.most_bytes and len(self._entries) > 1):
@@ -60,3 +68,7 @@ class LruByBytes:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+
+def _size(value: Sized) -> int:
+    return value.nbytes + _ENTRY_OVERHEAD
