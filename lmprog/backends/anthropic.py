@@ -19,7 +19,7 @@ from lmprog.errors import BackendUnavailable, InvalidArgument, RequestRefused
 from lmprog.sampling import Sampling
 
 _SUPPORTED = frozenset(
-    ("max_tokens", "temperature", "top_p", "top_k", "stop", "n", "json_schema", "roles", "score", "stream")
+    ("max_tokens", "temperature", "top_p", "top_k", "stop", "json_schema", "roles", "score", "stream")
 )
 _IN_BODY = ("temperature", "top_p", "top_k")
 _FINISH: Mapping[str, FinishReason] = {

@@ -43,7 +43,7 @@ class Constraint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GenerateCall:
-    sampling: Sampling
+    sampling: Sampling  # without n and best_of: each sample is a call of its own
     constraint: Constraint | None = None
     heal: bool | None = None  # None: heal a trailing run of spaces; True: heal any last token; False: never
     wants_deltas: bool = False  # the program streams; a backend may skip deltas otherwise

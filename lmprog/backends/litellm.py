@@ -17,7 +17,6 @@ from lmprog.backends.openai import chat_parameters
 from lmprog.backends.openai_answers import Collector
 from lmprog.backends.remote import ChatBackend, Message, Report, client_package
 
-_ALWAYS = frozenset(("roles", "n"))  # samples are branches, each a call of its own
 _NEEDS: Mapping[str, str] = {"json_schema": "response_format", "score": "response_format"}
 
 
@@ -38,7 +37,7 @@ class LiteLLM(ChatBackend):
         self._supported = frozenset(supported or ())
 
     def supports(self, parameter: str) -> bool:
-        return parameter in _ALWAYS or _NEEDS.get(parameter, parameter) in self._supported
+        return parameter == "roles" or _NEEDS.get(parameter, parameter) in self._supported
 
     def chat(self, messages: Sequence[Message], call: GenerateCall, report: Report) -> GenerateResult:
         body = {**self._options, **chat_parameters(call, "max_tokens")}

@@ -24,7 +24,7 @@ from lmprog.backends.base import (
     TokenLogprob,
     Usage,
 )
-from lmprog.errors import InvalidArgument, LmprogError, MissingDependency, from_code
+from lmprog.errors import LmprogError, MissingDependency, from_code
 from lmprog.sampling import OF_ONE_CALL, Sampling
 
 if TYPE_CHECKING:
@@ -288,10 +288,7 @@ def _language_error(error: BaseException) -> BaseException:
 def _runtime_params(sampling: Sampling) -> runtime_request.SamplingParams:
     from lmprog_runtime.request import SamplingParams
 
-    given = sampling.given()
-    if given.pop("n", 1) != 1:
-        raise InvalidArgument("n is for backends that sample several answers in one call; fork the state instead.")
-    return SamplingParams(**given)  # same names and types as Sampling's; tests check each
+    return SamplingParams(**sampling.given())  # same names and types as Sampling's; tests check each
 
 
 def _runtime_constraint(call: GenerateCall) -> runtime_request.Constraint | None:

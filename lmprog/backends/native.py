@@ -371,8 +371,6 @@ class _EndpointCall(PendingCall):
 
 def _sampling(call: GenerateCall) -> dict[str, Any]:
     given = call.sampling.given()
-    if given.pop("n", 1) != 1:
-        raise InvalidArgument("n is for backends that sample several answers in one call; fork the state instead.")
     beside = {_BESIDE[name]: given.pop(name) for name in _BESIDE if name in given}
     params = {_RENAMED.get(name, name): _plain(value) for name, value in given.items()}
     return {**beside, "sampling_params": {**params, **_constraint(call)}}

@@ -32,7 +32,7 @@ from lmprog.errors import InvalidArgument, RequestRefused, UnsupportedParameter
 from lmprog.sampling import OF_ONE_CALL, Sampling
 
 _SAME = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "seed")
-_SAMPLING = frozenset((*_SAME, "max_tokens", "logit_bias", "stop", "logprobs", "top_logprobs", "n"))
+_SAMPLING = frozenset((*_SAME, "max_tokens", "logit_bias", "stop", "logprobs", "top_logprobs"))
 _EXTRA = OF_ONE_CALL - _SAMPLING
 _CHAT_FEATURES = frozenset(("json_schema", "roles", "score", "stream"))
 _COMPLETION_FEATURES = frozenset(("score", "choice_logprobs", "stream"))

@@ -54,7 +54,7 @@ class TableBackend(Backend):
         return TableStream(self, "", ())
 
     def supports(self, parameter: str) -> bool:
-        return parameter not in ("score", "n")
+        return parameter != "score"
 
 
 class TableStream(Stream):
