@@ -101,7 +101,10 @@ class JsonReader:
         if match is None:
             return False
         name = match[1]
-        parts.append(Begin(json.loads(name, strict=False) if name.startswith('"') else name))
+        try:
+            parts.append(Begin(json.loads(name, strict=False) if name.startswith('"') else name))
+        except ValueError:  # a wrong escape: no name, so no call
+            return False
         self._text = self._text[match.end() :]
         self._value, self._has_called = _JsonValue(), True
         return True
@@ -113,7 +116,7 @@ class JsonReader:
             return False  # arguments inside a text: given on whole, once they are
         end = self._value.push(self._text)
         taken = self._text if end is None else self._text[:end]
-        parts.append(json.loads(taken, strict=False) if is_text else taken)
+        parts.append(_unquoted(taken) if is_text else taken)
         self._text = self._text[len(taken) :]
         if end is None:
             return False
@@ -128,6 +131,14 @@ class JsonReader:
             return _whole_calls(left)
         except (ValueError, KeyError, TypeError):
             return [] if self._has_called else None
+
+
+def _unquoted(text: str) -> str:
+    """What a JSON string says; itself where its escapes are wrong, for the client to judge."""
+    try:
+        return str(json.loads(text, strict=False))
+    except ValueError:
+        return text
 
 
 def _whole_calls(text: str) -> list[Part]:

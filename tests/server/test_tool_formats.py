@@ -26,6 +26,12 @@ Calls = list[tuple[str, Any]]
 
 def read(text: str, known: ToolFormat, cuts: list[int], **plan: Any) -> tuple[str, Calls]:
     """Content and calls of a text that comes in pieces."""
+    content, calls = read_raw(text, known, cuts, **plan)
+    return content, [(name, json.loads(arguments)) for name, arguments in calls]
+
+
+def read_raw(text: str, known: ToolFormat, cuts: list[int], **plan: Any) -> tuple[str, list[tuple[str, str]]]:
+    """The same, with the arguments as they are sent."""
     wanted = ToolPlan(is_shown=True, may_call=True, format=known, schemas={"weather": SCHEMA})._replace(**plan)
     splitter = Splitter(wanted, reasoning=False)
     edges = [0, *sorted({cut % (len(text) + 1) for cut in cuts}), len(text)]
@@ -36,7 +42,7 @@ def read(text: str, known: ToolFormat, cuts: list[int], **plan: Any) -> tuple[st
         if piece.kind == "call":
             assert piece.is_first == (piece.call_index not in calls)
             calls.setdefault(piece.call_index, [piece.name, ""])[1] += piece.text
-    return "".join(p.text for p in pieces if p.kind == "content"), [(n, json.loads(a)) for n, a in calls.values()]
+    return "".join(p.text for p in pieces if p.kind == "content"), [(name, text) for name, text in calls.values()]
 
 
 OSLO: Any = ("weather", {"city": "Oslo", "days": 2})
@@ -93,6 +99,38 @@ def test_any_arguments_survive(given_arguments: Any, cuts: list[int], is_ascii: 
         assert read(text, HERMES, cuts) == ("", [("f", given_arguments)])
     both = f'[TOOL_CALLS][{{"name": "f", "arguments": {written}}}, {{"name": "g", "arguments": {{}}}}]'
     assert read(both, MISTRAL, cuts) == ("", [("f", given_arguments), ("g", {})])
+
+
+def test_a_name_with_a_wrong_escape_is_no_call() -> None:
+    text = r'<tool_call>{"name": "a\d", "arguments": {}}</tool_call>'
+    for cuts in ([], list(range(len(text)))):
+        assert read(text, HERMES, cuts) == (text, [])
+
+
+def test_text_arguments_with_a_wrong_escape_are_given_on_as_written() -> None:
+    text = r'<tool_call>{"name": "f", "arguments": "{\q}"}</tool_call>!'
+    for cuts in ([], list(range(len(text)))):
+        assert read_raw(text, HERMES, cuts) == ("!", [("f", r'"{\q}"')])
+
+
+FRAGMENTS = [
+    "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "<function=f>", "</function>",
+    "<parameter=city>", "</parameter>", '{"name": ', '"f"', r'"a\d"', r'"\u12"', ', "arguments": ', ', "parameters": ',
+    '{"name": "f", "arguments": ', r'{"name": "a\d", "parameters": ', '"', "\\", "{", "}", "[", "]", ", ", ": ", ";", "7", "NaN", "\n", "f",
+]  # fmt: skip
+
+
+@given(
+    text=st.lists(st.sampled_from(FRAGMENTS), max_size=30).map("".join),
+    known=st.sampled_from([HERMES, XML, MISTRAL, LLAMA3]),
+    cuts=st.lists(st.integers(0, 200), max_size=8),
+)
+def test_whatever_a_model_writes_is_read(text: str, known: ToolFormat, cuts: list[int]) -> None:
+    """No text fails, where it is cut changes nothing, and text without a call comes out as it went in."""
+    text = known.opening + text
+    content, calls = read_raw(text, known, cuts)
+    assert (content, calls) == read_raw(text, known, [])
+    assert calls or content == text
 
 
 def test_arguments_are_given_on_as_they_come() -> None:
