@@ -44,7 +44,7 @@ def tiny_runtime(*, template: str | None = CHATML, slots: int = SLOTS, **setting
     spec = read_spec(_directory())
     executor = TorchExecutor(spec, open_weights(_directory(), spec), num_slots=slots, dtype="float32", device="cpu")
     files = ModelFiles("tiny", _directory(), "tiny", CONTEXT, template, None)
-    return LocalRuntime(files, executor, TOKENIZER, RuntimeConfig(model="tiny", max_running=64, **settings))
+    return LocalRuntime(files, executor, TOKENIZER, RuntimeConfig(**{"model": "tiny", "max_running": 64, **settings}))
 
 
 class Served:
