@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from lmprog.sampling import Sampling
 
@@ -145,8 +145,11 @@ class Stream(ABC):
         """The state has ended: its KV is not needed by this stream any more. Idempotent."""
 
 
+_Backend = TypeVar("_Backend", bound="Backend")
+
+
 class Backend(ABC):
-    """A model that programs can run on. Thread-safe."""
+    """A model that programs can run on. Thread-safe. As a context manager, it is closed at the end."""
 
     name: str = "backend"
     defaults: Sampling = Sampling()
@@ -170,3 +173,9 @@ class Backend(ABC):
 
     def close(self) -> None:
         return None
+
+    def __enter__(self: _Backend) -> _Backend:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

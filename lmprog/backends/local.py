@@ -91,12 +91,6 @@ class Runtime(Backend):
     def close(self) -> None:
         self._runtime.close()
 
-    def __enter__(self) -> Runtime:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 class LocalStream(Stream):
     """`_ids` are committed; `_pending` holds control ids and literal texts, no two texts next to each other."""

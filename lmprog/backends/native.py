@@ -95,12 +95,6 @@ class RuntimeEndpoint(Backend):
         for session in self._sessions:
             session.close()
 
-    def __enter__(self) -> RuntimeEndpoint:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     # -- HTTP -----------------------------------------------------------------------------------------------------
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -72,12 +72,6 @@ class RemoteBackend(Backend):
         """Calls that wait are cancelled; those under way are waited for."""
         self._calls.shutdown(wait=True, cancel_futures=True)
 
-    def __enter__(self) -> RemoteBackend:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def start(self, sink: Sink, work: Callable[[Report], Any], commit: Callable[[Any], None]) -> PendingCall:
         """Run `work` on a thread; `commit` what it returns, unless the call was cancelled, and report it."""
         call = _ThreadedCall(self.model_name, sink, work, commit)

@@ -80,12 +80,6 @@ class RecordingBackend(ForwardingBackend):
         self._file.close()
         self._backend.close()
 
-    def __enter__(self) -> RecordingBackend:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def next_number(self) -> int:
         return next(self._numbers)
 
