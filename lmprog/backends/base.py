@@ -107,6 +107,13 @@ class PendingCall(ABC):
         """Stop the call soon: its sink gets `fail(Cancelled)` unless it had ended before. Any thread; idempotent."""
 
 
+class EndedCall(PendingCall):
+    """One whose sink has heard of its end already."""
+
+    def cancel(self) -> None:
+        return None
+
+
 class Stream(ABC):
     @abstractmethod
     def append_text(self, text: str) -> None:

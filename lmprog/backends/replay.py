@@ -26,6 +26,7 @@ from lmprog.backends.base import (
     FEATURES,
     Backend,
     ChoiceScore,
+    EndedCall,
     GenerateCall,
     GenerateResult,
     PendingCall,
@@ -283,17 +284,12 @@ class _ReplayStream(Stream):
             if isinstance(result, GenerateResult):
                 self._add("generated", result.text)
             sink.done(result)
-        return _Ended()
+        return EndedCall()
 
     def fork(self, count: int) -> list[Stream]:
         return [_ReplayStream(self._backend, self._track.fork(), self._text) for _ in range(count)]
 
     def close(self) -> None:
-        return None
-
-
-class _Ended(PendingCall):
-    def cancel(self) -> None:
         return None
 
 

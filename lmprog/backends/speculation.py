@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from lmprog.backends.base import (
     Backend,
     ChoiceScore,
+    EndedCall,
     GenerateCall,
     GenerateResult,
     PendingCall,
@@ -133,7 +134,7 @@ class SpeculativeStream(Stream):
             found = first_stop(self._ahead.text, call.sampling.stop or ())
             if found is not None or self._ahead.is_whole or not call.sampling.stop:
                 self._answer(call, Usage(), {}, sink)
-                return _Answered()
+                return EndedCall()
         return _Speculation(self, call, sink)
 
     def _may_be_answered(self, call: GenerateCall) -> bool:
@@ -279,11 +280,6 @@ class _Later:
             self._is_over, stream = True, self._stream
         if stream is not None:
             stream.close()
-
-
-class _Answered(PendingCall):
-    def cancel(self) -> None:
-        return None
 
 
 def _writes_whole_turns(stream: Stream) -> bool:

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from lmprog import ScriptedBackend, assistant, function, gen, select, user
-from lmprog.backends.base import GenerateCall, GenerateResult, PendingCall, Sink, Usage
+from lmprog.backends.base import EndedCall, GenerateCall, GenerateResult, PendingCall, Sink, Usage
 from lmprog.backends.scripted import ScriptedStream
 
 
@@ -72,11 +72,7 @@ class _HeldStream(ScriptedStream):
     def generate(self, call: GenerateCall, sink: Sink) -> PendingCall:
         assert isinstance(self._backend, HeldBackend)
         self._backend.sinks.put(sink)
-        return _NoCancel()
-
-
-class _NoCancel(PendingCall):
-    def cancel(self) -> None: ...
+        return EndedCall()
 
 
 @function

@@ -12,6 +12,7 @@ from itertools import product
 from lmprog.backends.base import (
     Backend,
     ChoiceScore,
+    EndedCall,
     FinishReason,
     GenerateCall,
     GenerateResult,
@@ -87,7 +88,7 @@ class TableStream(Stream):
         self.backend.calls += 1
         if (error := self.backend.errors.get(self.backend.calls)) is not None:
             sink.fail(error)
-            return _Over()
+            return EndedCall()
         logprobs = logprobs_after(self.prompt, self.ids)
         may_end = not (call.sampling.min_tokens or call.sampling.ignore_eos)
         allowed = [i for i in range(len(TOKENS)) if i != END or may_end]
@@ -104,7 +105,7 @@ class TableStream(Stream):
         reason: FinishReason = "stop" if chosen == END else "length"
         ids = () if chosen == END else (chosen,)
         sink.done(GenerateResult(TOKENS[chosen], reason, None, True, usage, ids, (entry,)))
-        return _Over()
+        return EndedCall()
 
     def fork(self, count: int) -> list[Stream]:
         return [TableStream(self.backend, self.prompt, self.ids) for _ in range(count)]
@@ -113,8 +114,3 @@ class TableStream(Stream):
         if self.is_open:
             self.is_open = False
             self.backend.open_streams -= 1
-
-
-class _Over(PendingCall):
-    def cancel(self) -> None:
-        return None
