@@ -14,12 +14,15 @@ import json
 import re
 import secrets
 import string
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple, Protocol
 
 CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
 MARKERS = (CALL_OPEN, CALL_CLOSE, "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|python_tag|>")
 """Where a model's vocabulary has control tokens of these names, they are read as this text."""
+
+MOST_DEPTH = 128
+"""Levels of nesting in JSON that is read here: templates spend several of Python's 1,000 calls on each level."""
 
 Schemas = Mapping[str, Mapping[str, Any]]
 """Parameters of each tool, by its name."""
@@ -72,6 +75,28 @@ class Reader(Protocol):
         """What is left to say of calls; None when the text is no call at all."""
 
 
+def read_json(text: str) -> Any:
+    """A JSON value, also with bare line breaks in its texts. ValueError for what is none or deeper than MOST_DEPTH."""
+    try:
+        value = json.loads(text, strict=False)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if _is_deep(value):
+        raise ValueError("nested too deeply")
+    return value
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MOST_DEPTH):
+        level = [item for container in level if isinstance(container, dict | list) for item in _items(container)]
+    return any(isinstance(item, dict | list) for item in level)
+
+
+def _items(container: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return container.values() if isinstance(container, dict) else container
+
+
 # -- JSON --------------------------------------------------------------------------------------------------------------
 
 _BETWEEN = r"(?:\[TOOL_CALLS\]|<\|python_tag\|>|[\s,;\[\]}])*"  # two calls, and what closes the first
@@ -102,7 +127,7 @@ class JsonReader:
             return False
         name = match[1]
         try:
-            parts.append(Begin(json.loads(name, strict=False) if name.startswith('"') else name))
+            parts.append(Begin(read_json(name) if name.startswith('"') else name))
         except ValueError:  # a wrong escape: no name, so no call
             return False
         self._text = self._text[match.end() :]
@@ -136,14 +161,14 @@ class JsonReader:
 def _unquoted(text: str) -> str:
     """What a JSON string says; itself where its escapes are wrong, for the client to judge."""
     try:
-        return str(json.loads(text, strict=False))
+        return str(read_json(text))
     except ValueError:
         return text
 
 
 def _whole_calls(text: str) -> list[Part]:
     """Calls whose keys are in another order. ValueError, KeyError or TypeError when the text is none."""
-    found = json.loads(text)
+    found = read_json(text)
     parts: list[Part] = []
     for call in found if isinstance(found, list) else [found]:
         given = call.get("arguments", call.get("parameters", {})) if isinstance(call, dict) else None
@@ -222,6 +247,6 @@ def _value(text: str, schema: Any) -> Any:
     if isinstance(schema, dict) and schema.get("type") == "string":
         return text
     try:
-        return json.loads(text)
+        return read_json(text)
     except ValueError:
         return text

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from lmprog_runtime.errors import RequestRefused
 from lmprog_runtime.request import Constraint
 from lmprog_runtime.server.protocol import ChatRequest, NamedTool, Tool
-from lmprog_runtime.server.tool_formats import CALL_CLOSE, CALL_OPEN, HERMES, Schemas, ToolFormat
+from lmprog_runtime.server.tool_formats import CALL_CLOSE, CALL_OPEN, HERMES, Schemas, ToolFormat, read_json
 
 MOST_CALLS = 16
 """Of a required list of calls: a model that cannot stop would fill the context."""
@@ -166,7 +166,7 @@ def _call_text(function: Mapping[str, str]) -> str:
 
 def with_parsed_arguments(message: dict[str, Any]) -> dict[str, Any]:
     """Calls with their arguments as values, which templates write as JSON; text would be quoted once more. What is no
-    JSON (a call that was cut) stays text."""
+    JSON (a call that was cut), or too deep for a template, stays text."""
     if "tool_calls" not in message:
         return message
     return {**message, "tool_calls": [_parsed(call) for call in message["tool_calls"]]}
@@ -174,7 +174,7 @@ def with_parsed_arguments(message: dict[str, Any]) -> dict[str, Any]:
 
 def _parsed(call: dict[str, Any]) -> dict[str, Any]:
     try:
-        arguments = json.loads(call["function"]["arguments"] or "{}")
+        arguments = read_json(call["function"]["arguments"] or "{}")
     except ValueError:
         return call
     return {**call, "function": {**call["function"], "arguments": arguments}}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lmprog_runtime.server.protocol import ChatRequest
 from lmprog_runtime.server.splitting import Markers, Splitter
-from lmprog_runtime.server.tool_formats import HERMES, LLAMA3, MISTRAL, XML, ToolFormat, format_of
+from lmprog_runtime.server.tool_formats import HERMES, LLAMA3, MISTRAL, MOST_DEPTH, XML, ToolFormat, format_of
 from lmprog_runtime.server.tools import ToolPlan, tool_plan
 from tests.server.test_text import saying
 from tests.support.byte_tokenizer import CHATML, FIRST_BYTE
@@ -116,7 +116,8 @@ def test_text_arguments_with_a_wrong_escape_are_given_on_as_written() -> None:
 FRAGMENTS = [
     "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "<function=f>", "</function>",
     "<parameter=city>", "</parameter>", '{"name": ', '"f"', r'"a\d"', r'"\u12"', ', "arguments": ', ', "parameters": ',
-    '{"name": "f", "arguments": ', r'{"name": "a\d", "parameters": ', '"', "\\", "{", "}", "[", "]", ", ", ": ", ";", "7", "NaN", "\n", "f",
+    '{"name": "f", "arguments": ', r'{"name": "a\d", "parameters": ', '"', "\\", "{", "}", "[", "]",
+    ", ", ": ", ";", "7", "NaN", "\n", "f",
 ]  # fmt: skip
 
 
@@ -131,6 +132,29 @@ def test_whatever_a_model_writes_is_read(text: str, known: ToolFormat, cuts: lis
     content, calls = read_raw(text, known, cuts)
     assert (content, calls) == read_raw(text, known, [])
     assert calls or content == text
+
+
+DEEP = [open_ * (depth // len(shut)) + close * (depth // len(shut))
+        for depth in (MOST_DEPTH + 2, 500, 100_000)
+        for open_, shut, close in (("[", "]", "]"), ("[", "]", ""), ('{"a":[', "]}", "]}"))]  # fmt: skip
+
+
+@pytest.mark.parametrize("deep", DEEP, ids=range(len(DEEP)))
+def test_deep_nesting_is_text(deep: str) -> None:
+    other_order = f'<tool_call>{{"arguments": {deep}, "name": "f"}}</tool_call>'
+    assert read_raw(other_order, HERMES, []) == (other_order, [])
+    tagged = f"<tool_call><function=f><parameter=x>{deep}</parameter></function></tool_call>"
+    assert read(tagged, XML, []) == ("", [("f", {"x": deep})])
+    as_they_come = f'<tool_call>{{"name": "f", "arguments": {{"a": {deep}}}}}</tool_call>'
+    content, calls = read_raw(as_they_come, HERMES, [])
+    assert content == ""
+    assert calls[0][1].startswith(f'{{"a": {deep}')
+
+
+def test_nesting_up_to_the_bound_is_read() -> None:
+    nested = "[" * (MOST_DEPTH - 1) + "]" * (MOST_DEPTH - 1)
+    tagged = f"<tool_call><function=f><parameter=x>{nested}</parameter></function></tool_call>"
+    assert read(tagged, XML, []) == ("", [("f", {"x": json.loads(nested)})])
 
 
 def test_arguments_are_given_on_as_they_come() -> None:
@@ -248,6 +272,19 @@ def test_templates_get_arguments_as_values() -> None:
         text = TOKENIZER.decode_bytes(ids).decode()
     assert f'"arguments": {EASY}' in text
     assert '"arguments": "{\\"city\\": \\"Os"' in text
+
+
+def test_templates_get_arguments_that_are_nested_too_deeply_as_text() -> None:
+    def written(server: Served, arguments: str) -> str:
+        call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": arguments}}
+        messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        return TOKENIZER.decode_bytes(server.ok("/tokenize", messages=messages)["tokens"]).decode()
+
+    with serving(tiny_runtime(template=SHOWS_TOOLS)) as server:
+        for deep in DEEP:
+            assert f'"arguments": {json.dumps(deep)}' in written(server, deep)
+        nested = "[" * MOST_DEPTH + "]" * MOST_DEPTH
+        assert f'"arguments": {nested}' in written(server, nested)
 
 
 def test_strict_tools_follow_their_schemas_in_the_middle_of_text(server: Served) -> None:
