@@ -43,6 +43,8 @@ class Constraint:
     whitespace: str = "compact"  # JSON only: "compact", "dense", "flexible", or a regex
     member_order: Literal["schema", "any"] = "schema"  # JSON only: of declared members
     formats: Literal["assert", "annotate"] = "assert"  # JSON only: whether `format` is enforced
+    max_digits: int | None = None  # JSON only: of a number that is no constant; None: no cap
+    max_items: int | None = None  # JSON only: of a list without maxItems; None: no cap
 
 
 class Usage(NamedTuple):

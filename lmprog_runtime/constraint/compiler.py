@@ -65,7 +65,14 @@ def compile_constraint(
     ConstraintInvalid, ConstraintUnsupported, ConstraintTooLarge or ConstraintUnreachable, saying where and why.
     """
     cache = vocabulary.compiled
-    options = SchemaOptions(constraint.whitespace, order, formats, exponents)
+    options = SchemaOptions(
+        constraint.whitespace,
+        order,
+        formats,
+        exponents,
+        max_digits=constraint.max_digits,
+        max_items=constraint.max_items,
+    )
     key = (constraint, options)
     refusal = cache.get(key, _Refusal)
     if refusal is not None and refusal.holds:

@@ -251,12 +251,16 @@ class Tally:
     differences: list[str] = field(default_factory=list)
 
 
+def random_schema(random: Random, draft: int = 2020) -> Any:
+    # jsonschema lets `contains` evaluate items in 2019-09 already, which the standard does not
+    features = (*FEATURES, "unevaluated") if draft == 2020 else FEATURES
+    return SchemaMaker(random, features, draft).declared()
+
+
 def compare(tally: Tally, seed: int, draft: int = 2020, order: Order = "schema") -> None:
     """One random schema against `jsonschema`: instances, and random texts of the expression."""
     random = Random(seed)
-    # jsonschema lets `contains` evaluate items in 2019-09 already, which the standard does not
-    features = (*FEATURES, "unevaluated") if draft == 2020 else FEATURES
-    schema = SchemaMaker(random, features, draft).declared()
+    schema = random_schema(random, draft)
     validator = VALIDATORS[draft](schema)
     expressions = Expressions()
     tally.schemas += 1
@@ -272,7 +276,7 @@ def compare(tally: Tally, seed: int, draft: int = 2020, order: Order = "schema")
     accepts = writer.accepts if order == "any" else writer.accepts_some_order
     for value in (instance(random) for _ in range(_INSTANCES_PER_SCHEMA)):
         tally.instances += 1
-        if _label(validator, value) not in (None, accepts(value)):
+        if label(validator, value) not in (None, accepts(value)):
             tally.differences.append(f"{name} on {json.dumps(value, ensure_ascii=False)}")
     _walk(tally, Sampler(expressions, root), random, validator, name)
 
@@ -280,7 +284,7 @@ def compare(tally: Tally, seed: int, draft: int = 2020, order: Order = "schema")
 def _check_emptiness(tally: Tally, random: Random, validator: Any, name: str) -> None:
     for value in (instance(random) for _ in range(_INSTANCES_WITHOUT)):
         tally.instances += 1
-        if _label(validator, value):
+        if label(validator, value):
             tally.differences.append(f"{name} is said to have no instance, but has {json.dumps(value)}")
 
 
@@ -290,11 +294,11 @@ def _walk(tally: Tally, sampler: Sampler, random: Random, validator: Any, name: 
         if text is None or not is_comparable(text):
             continue
         tally.texts += 1
-        if _label(validator, json.loads(text)) is False:
+        if label(validator, json.loads(text)) is False:
             tally.differences.append(f"{name} lets through {text}")
 
 
-def _label(validator: Any, value: Any) -> bool | None:
+def label(validator: Any, value: Any) -> bool | None:
     """Whether jsonschema holds a value valid; None where a schema applies to itself, which it does not survive."""
     try:
         return bool(validator.is_valid(value))

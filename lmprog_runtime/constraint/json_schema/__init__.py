@@ -36,6 +36,8 @@ def compile_schema(
     formats: Formats = "assert",
     exponents: bool = False,
     limits: SchemaLimits = DEFAULT_LIMITS,
+    max_digits: int | None = None,
+    max_items: int | None = None,
 ) -> int:
     """The expression whose texts are the valid instances of a schema, each in the given style.
 
@@ -43,15 +45,18 @@ def compile_schema(
     order: "schema" writes declared members in their order and all others after them; "any" takes them as they come.
     formats: "assert" enforces the formats that the standard defines; "annotate" ignores them, as 2020-12 has it.
     exponents: whether integers may be written with one (`1e+20`), which readers such as Python's take for a float.
+    max_digits, max_items: caps of numbers and of lists (see SchemaOptions).
 
     Raises ConstraintInvalid for a malformed schema, or one without any instance; ConstraintUnsupported for a keyword
     that cannot be enforced; ConstraintTooLarge when a limit is reached. All three name the keyword or limit, and where.
     """
-    return compile_value(parse(schema_text), expressions, SchemaOptions(whitespace, order, formats, exponents, limits))
+    options = SchemaOptions(whitespace, order, formats, exponents, limits, max_digits, max_items)
+    return compile_value(parse(schema_text), expressions, options)
 
 
 def compile_value(schema: Any, expressions: Expressions, options: SchemaOptions) -> int:
     """The same for a schema that has been read (`values.parse`)."""
+    options.check()
     clock = Clock(options.limits.seconds)
     document = Document(schema, options.limits.depth, clock)
     expression = Compiler(document, expressions, options, clock).compile()

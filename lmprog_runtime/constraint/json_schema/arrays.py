@@ -95,9 +95,11 @@ class CountedPlan:
     negation of the goal, unless there is no upper bound: then counting too few is harmless.
     """
 
-    def __init__(self, facet: ArrayFacet, brackets: Brackets, most_states: int) -> None:
+    def __init__(self, facet: ArrayFacet, brackets: Brackets, most_states: int, most_loops: int | None) -> None:
+        """most_loops: how often an item may come that changes neither position nor counters; None: without end."""
         self._facet = facet
         self._brackets = brackets
+        self._most_loops = most_loops
         starts = [part.start for part in facet.contains]
         self._last = max(1, len(facet.prefix), facet.low, facet.high or 0, *starts)
         self._caps = [part.low if part.high is None else part.high for part in facet.contains]
@@ -157,7 +159,7 @@ class CountedPlan:
                     loops.append(item)
                 else:
                     onward.append(e.concat(item, found[step.then]))
-            found[state] = e.concat(e.repeat(e.alternate(loops), 0), e.alternate(onward))
+            found[state] = e.concat(e.repeat(e.alternate(loops), 0, self._most_loops), e.alternate(onward))
         start = _State(0, (0,) * len(self._caps))
         return self._brackets.enclosed(found[start], self._accepts(start))
 
@@ -212,10 +214,18 @@ class DistinctPlan:
 class Arrays:
     """Plans of array facets. `listed(goal)` gives the values of a goal when they are finite and few, as goals."""
 
-    def __init__(self, brackets: Brackets, most_states: int, listed: Callable[[Goal], list[Goal] | None]) -> None:
+    def __init__(
+        self,
+        brackets: Brackets,
+        most_states: int,
+        listed: Callable[[Goal], list[Goal] | None],
+        max_items: int | None = None,
+    ) -> None:
+        """max_items: see `SchemaOptions`."""
         self._brackets = brackets
         self._most_states = most_states
         self._listed = listed
+        self._max_items = max_items
 
     def plan(self, facet: ArrayFacet) -> Plan:
         """Raises ConstraintUnsupported where items must differ and there is no end of them."""
@@ -233,8 +243,16 @@ class Arrays:
 
     def _base(self, facet: ArrayFacet) -> Plan:
         if facet.contains:
-            return CountedPlan(facet, self._brackets, self._most_states)
+            return CountedPlan(facet, self._brackets, self._most_states, self._cap(facet))
+        if facet.high is None:
+            facet = facet._replace(high=self._cap(facet))
         return SequencePlan(facet, self._brackets)
+
+    def _cap(self, facet: ArrayFacet) -> int | None:
+        """Of the items; no less than the schema demands, where two of them must be equal too."""
+        if self._max_items is None:
+            return None
+        return max(self._max_items, facet.low, len(facet.prefix) + (2 if facet.repeating else 0))
 
     def _distinct(self, base: Plan, facet: ArrayFacet, where: str, is_unique: bool) -> Plan:
         values: dict[Goal, None] = {}

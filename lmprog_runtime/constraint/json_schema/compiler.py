@@ -34,8 +34,9 @@ class Compiler:
         self._limits = options.limits
         punctuation = layout(options.whitespace, expressions)
         self._strings = Strings(expressions)
-        self._numbers = Numbers(expressions, options.limits.modulus, options.exponents)
-        self._arrays = Arrays(Brackets(expressions, punctuation), options.limits.counted, self._listed)
+        self._numbers = Numbers(expressions, options.limits.modulus, options.exponents, options.max_digits)
+        brackets = Brackets(expressions, punctuation)
+        self._arrays = Arrays(brackets, options.limits.counted, self._listed, options.max_items)
         braces = Braces(expressions, self._strings, punctuation, options.order == "any")
         self._objects = Objects(braces, options.limits.alternatives, clock)
         self._expander = Expander(document, self._strings, options, clock)

@@ -61,8 +61,10 @@ class Signed(NamedTuple):
 class Numbers:
     """Expressions of number sets, each built once."""
 
-    def __init__(self, expressions: Expressions, modulus: int, exponents: bool = True) -> None:
-        """exponents: whether integers may be written with one."""
+    def __init__(
+        self, expressions: Expressions, modulus: int, exponents: bool = True, max_digits: int | None = None
+    ) -> None:
+        """exponents: whether integers may be written with one. max_digits: see `SchemaOptions`."""
         self._e = expressions
         self._texts: dict[NumberFacet, int] = {}
         self._bounds: dict[tuple[Decimal, bool, bool], int] = {}
@@ -75,6 +77,7 @@ class Numbers:
         self._minus = expressions.literal(b"-")
         self._most_remainders = modulus
         self._exponents = exponents
+        self._max_digits = max_digits
         self._multiples = Multiples(expressions, modulus)
 
     # -- the parts of a number --------------------------------------------------------------------------------------
@@ -156,10 +159,12 @@ class Numbers:
         return found
 
     def _text(self, facet: NumberFacet) -> int:
-        if facet == NumberFacet():
-            return self._anything
         if facet.values is not None:
             return self._listed(facet)
+        numbers = self._anything if facet == NumberFacet() else self._constrained(facet)
+        return self._e.lexeme(self._capped(facet, numbers))
+
+    def _constrained(self, facet: NumberFacet) -> int:
         if any(_divides(step, multiple) for step in facet.non_multiples for multiple in facet.multiples):
             return EMPTY
         base = self._base(facet)
@@ -170,7 +175,7 @@ class Numbers:
         sets += [self._complement(self._multiples_of(step)) for step in facet.non_multiples]
         plus = self._intersection([found.plus for found in sets])
         minus = self._intersection([found.minus for found in sets])
-        return self._e.lexeme(self._e.alternate((plus, self._e.concat(self._minus, minus))))
+        return self._e.alternate((plus, self._e.concat(self._minus, minus)))
 
     @cached_property
     def _anything(self) -> int:
@@ -178,7 +183,26 @@ class Numbers:
         digits = e.concat(e.optional(e.literal(b"0")), e.repeat(self._digit, 1, 2))
         exponent = e.concat(e.byte_set(b"eE"), e.optional(e.byte_set(b"+-")), digits)
         free = e.concat(self._decimal, e.optional(exponent))
-        return e.lexeme(e.concat(e.optional(self._minus), e.alternate((free, self._great, self._small))))
+        return e.concat(e.optional(self._minus), e.alternate((free, self._great, self._small)))
+
+    def _capped(self, facet: NumberFacet, numbers: int) -> int:
+        """Those with few digits. All where there are none of these: what is empty must not depend on the cap, as the
+        branches of oneOf are told apart by it."""
+        if self._max_digits is None:
+            return numbers
+        bounds = [bound.value for bound in (facet.low, facet.high) if bound is not None]
+        needed = max((_written_digits(value) + 1 for value in (*bounds, *facet.multiples)), default=0)
+        short = self._e.intersect(numbers, self._short(max(self._max_digits, needed)))
+        return short if self._e.is_empty(short) is False else numbers
+
+    def _short(self, most: int) -> int:
+        """All that has at most so many digits before its exponent."""
+        e = self._e
+        both_sides = e.concat(self._some_digits, self._point, self._some_digits)
+        with_point = e.intersect(both_sides, e.repeat(e.byte_set(b"0123456789."), 0, most + 1))
+        exponent = e.concat(e.byte_set(b"eE"), e.optional(e.byte_set(b"+-")), self._some_digits)
+        mantissa = e.alternate((e.repeat(self._digit, 1, most), with_point))
+        return e.concat(e.optional(self._minus), mantissa, e.optional(exponent))
 
     def _intersection(self, parts: list[int]) -> int:
         parts = list(dict.fromkeys(parts))
@@ -426,6 +450,11 @@ def _mantissa(value: Decimal) -> Decimal:
     """The magnitude's mantissa between 1 and 10, without the rounding of decimal arithmetic."""
     digits = value.as_tuple().digits
     return Decimal((0, digits, 1 - len(digits)))
+
+
+def _written_digits(value: Decimal) -> int:
+    digits = Digits.of(value.copy_abs())
+    return len(digits.whole) + len(digits.fraction)
 
 
 def _is_extreme(value: Decimal) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Literal, NamedTuple
 
-from lmprog_runtime.errors import ConstraintTooLarge
+from lmprog_runtime.errors import ConstraintInvalid, ConstraintTooLarge
 
 Order = Literal["schema", "any"]
 Formats = Literal["assert", "annotate"]
@@ -45,10 +45,21 @@ class Clock:
 
 
 class SchemaOptions(NamedTuple):
-    """How instances are written, and which rule formats follow."""
+    """How instances are written, which rule formats follow, and what keeps a generation from going on for ever.
+
+    A cap never makes a schema unsatisfiable: it gives way to what the schema itself demands.
+    """
 
     whitespace: str = "compact"
     order: Order = "schema"
     formats: Formats = "assert"
     exponents: bool = False  # in integers
     limits: SchemaLimits = DEFAULT_LIMITS
+    max_digits: int | None = None  # of a number that is no constant, on both sides of its point together
+    max_items: int | None = None  # of a list without maxItems
+
+    def check(self) -> None:
+        """Raises ConstraintInvalid for a cap that leaves nothing."""
+        for name, cap in (("max_digits", self.max_digits), ("max_items", self.max_items)):
+            if cap is not None and cap < 1:
+                raise ConstraintInvalid(f"{name} is {cap}; give at least 1, or None for no cap.")
