@@ -115,6 +115,11 @@ class EndedCall(PendingCall):
 
 
 class Stream(ABC):
+    @property
+    def continues_turns(self) -> bool:
+        """Whether the assistant's turn may have begun with text of the program; chats of some APIs may not."""
+        return True
+
     @abstractmethod
     def append_text(self, text: str) -> None:
         """Literal text; never makes control tokens."""

@@ -35,7 +35,7 @@ from lmprog.backends.base import (
     Sink,
     Stream,
 )
-from lmprog.backends.forwarding import ForwardingBackend
+from lmprog.backends.forwarding import ForwardingBackend, ForwardingStream
 from lmprog.backends.tape import (
     FORMAT,
     Kind,
@@ -94,27 +94,25 @@ class RecordingBackend(ForwardingBackend):
             self._file.flush()
 
 
-class _RecordingStream(Stream):
+class _RecordingStream(ForwardingStream):
     def __init__(self, backend: RecordingBackend, stream: Stream, track: Track) -> None:
-        self._backend, self._stream, self._track = backend, stream, track
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)  # what streams of one kind of backend have beyond the contract
+        super().__init__(stream)
+        self._backend, self._track = backend, track
 
     def append_text(self, text: str) -> None:
-        self._stream.append_text(text)
+        super().append_text(text)
         self._track.add("text", text)
 
     def begin_role(self, role: str) -> None:
-        self._stream.begin_role(role)
+        super().begin_role(role)
         self._track.add("begin", role)
 
     def end_role(self) -> None:
-        self._stream.end_role()
+        super().end_role()
         self._track.add("end")
 
     def append_special(self, token: str) -> None:
-        self._stream.append_special(token)
+        super().append_special(token)
         self._track.add("special", token)
 
     def generate(self, call: GenerateCall, sink: Sink) -> PendingCall:
@@ -158,15 +156,12 @@ class _RecordingStream(Stream):
             raise
 
     def append_choice(self, choice: ChoiceScore) -> None:
-        self._stream.append_choice(choice)
+        super().append_choice(choice)
         self._track.add("choice", choice.text)
 
     def fork(self, count: int) -> list[Stream]:
         streams = self._stream.fork(count)
         return [_RecordingStream(self._backend, stream, self._track.fork()) for stream in streams]
-
-    def close(self) -> None:
-        self._stream.close()
 
 
 # -- replaying ------------------------------------------------------------------------------------------------------

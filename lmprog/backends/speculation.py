@@ -28,12 +28,11 @@ from lmprog.backends.base import (
     GenerateCall,
     GenerateResult,
     PendingCall,
-    ScoreCall,
     Sink,
     Stream,
     Usage,
 )
-from lmprog.backends.forwarding import ForwardingBackend
+from lmprog.backends.forwarding import ForwardingBackend, ForwardingStream
 from lmprog.errors import Cancelled, RequestRefused
 from lmprog.sampling import Sampling
 from lmprog.stop_texts import first_stop
@@ -66,15 +65,16 @@ class _Ahead(NamedTuple):
     sampling: Sampling  # how it was drawn, stops and lengths aside
 
 
-class SpeculativeStream(Stream):
+class SpeculativeStream(ForwardingStream):
     def __init__(self, stream: Stream, tokens: int, ahead: _Ahead | None = None) -> None:
-        self._stream, self._tokens, self._ahead = stream, tokens, ahead
+        super().__init__(stream)
+        self._tokens, self._ahead = tokens, ahead
         self._turn: _OpenTurn | None = None  # of a chat that cannot be continued
 
     # -- text -----------------------------------------------------------------------------------------------------
 
     def append_text(self, text: str) -> None:
-        self._stream.append_text(text)
+        super().append_text(text)
         if self._turn is not None:
             self._turn.text += text
         if self._ahead is not None and self._ahead.text.startswith(text):
@@ -83,21 +83,21 @@ class SpeculativeStream(Stream):
             self._ahead = None
 
     def begin_role(self, role: str) -> None:
-        self._stream.begin_role(role)
+        super().begin_role(role)
         self._leave()
-        if role == "assistant" and _writes_whole_turns(self._stream):
+        if role == "assistant" and not self.continues_turns:
             self._turn = _OpenTurn(self._stream.fork(1)[0])
 
     def end_role(self) -> None:
-        self._stream.end_role()
+        super().end_role()
         self._leave()
 
     def append_special(self, token: str) -> None:
-        self._stream.append_special(token)
+        super().append_special(token)
         self._ahead = None
 
     def append_choice(self, choice: ChoiceScore) -> None:
-        self._stream.append_choice(choice)
+        super().append_choice(choice)
         if self._turn is not None:
             self._turn.text += choice.text
         self._ahead = None
@@ -113,7 +113,7 @@ class SpeculativeStream(Stream):
 
     def close(self) -> None:
         self._leave()
-        self._stream.close()
+        super().close()
 
     def _leave(self) -> None:
         self._ahead = None
@@ -123,13 +123,10 @@ class SpeculativeStream(Stream):
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
-    def score(self, call: ScoreCall, sink: Sink) -> PendingCall:
-        return self._stream.score(call, sink)
-
     def generate(self, call: GenerateCall, sink: Sink) -> PendingCall:
         if not self._may_be_answered(call):
             self._ahead = None
-            return self._stream.generate(call, sink)
+            return super().generate(call, sink)
         if self._ahead is not None and self._ahead.sampling == _drawn(call):
             found = first_stop(self._ahead.text, call.sampling.stop or ())
             if found is not None or self._ahead.is_whole or not call.sampling.stop:
@@ -280,11 +277,6 @@ class _Later:
             self._is_over, stream = True, self._stream
         if stream is not None:
             stream.close()
-
-
-def _writes_whole_turns(stream: Stream) -> bool:
-    """Only streams of chats that cannot be continued say so."""
-    return not getattr(stream, "continues_turns", True)
 
 
 def _drawn(call: GenerateCall) -> Sampling:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from lmprog import ScriptedBackend
-from lmprog.backends.base import Backend
+from lmprog.backends.base import Backend, Stream
 from lmprog.backends.replay import RecordingBackend, ReplayBackend
+from lmprog.backends.scripted import ScriptedStream
 from lmprog.backends.speculation import SpeculativeBackend
 from lmprog.compat.sglang.defaults import CountedBackend
 
@@ -35,6 +36,23 @@ def test_a_with_block_closes_the_backend_inside(wrap: str, tmp_path: Path) -> No
         assert entered is wrapped
         assert inner.closed == 0
     assert inner.closed == 1
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS)
+@pytest.mark.parametrize("continues", [False, True])
+def test_streams_say_whether_the_model_goes_on_with_a_turn(wrap: str, continues: bool, tmp_path: Path) -> None:
+    class Turns(ScriptedStream):
+        @property
+        def continues_turns(self) -> bool:
+            return continues
+
+    class Chat(ScriptedBackend):
+        def open_stream(self) -> Stream:
+            return Turns(self, "", 0)
+
+    with WRAPPERS[wrap](Chat(), tmp_path) as wrapped:
+        assert wrapped.open_stream().continues_turns is continues
+    assert ScriptedBackend().open_stream().continues_turns
 
 
 def test_backends_themselves_are_closed_by_a_with_block(tmp_path: Path) -> None:

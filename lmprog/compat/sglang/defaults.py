@@ -8,7 +8,6 @@ from typing import Any
 import lmprog
 from lmprog.backends.base import (
     Backend,
-    ChoiceScore,
     GenerateCall,
     PendingCall,
     ScoreCall,
@@ -16,7 +15,7 @@ from lmprog.backends.base import (
     Stream,
     Usage,
 )
-from lmprog.backends.forwarding import ForwardingBackend
+from lmprog.backends.forwarding import ForwardingBackend, ForwardingStream
 from lmprog.errors import NoBackend
 from lmprog.settings import default_backend
 
@@ -98,39 +97,19 @@ class CountedBackend(ForwardingBackend):
         return _CountedStream(self._backend.open_stream(), self.token_usage)
 
 
-class _CountedStream(Stream):
+class _CountedStream(ForwardingStream):
     def __init__(self, stream: Stream, usage: TokenUsage) -> None:
-        self._stream, self._usage = stream, usage
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def append_text(self, text: str) -> None:
-        self._stream.append_text(text)
-
-    def begin_role(self, role: str) -> None:
-        self._stream.begin_role(role)
-
-    def end_role(self) -> None:
-        self._stream.end_role()
-
-    def append_special(self, token: str) -> None:
-        self._stream.append_special(token)
-
-    def append_choice(self, choice: ChoiceScore) -> None:
-        self._stream.append_choice(choice)
+        super().__init__(stream)
+        self._usage = usage
 
     def generate(self, call: GenerateCall, sink: Sink) -> PendingCall:
-        return self._stream.generate(call, self._counting(sink))
+        return super().generate(call, self._counting(sink))
 
     def score(self, call: ScoreCall, sink: Sink) -> PendingCall:
-        return self._stream.score(call, self._counting(sink))
+        return super().score(call, self._counting(sink))
 
     def fork(self, count: int) -> list[Stream]:
         return [_CountedStream(stream, self._usage) for stream in self._stream.fork(count)]
-
-    def close(self) -> None:
-        self._stream.close()
 
     def _counting(self, sink: Sink) -> Sink:
         def done(result: Any) -> None:
