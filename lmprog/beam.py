@@ -96,6 +96,7 @@ class BeamStep(Step, PendingCall):
         self._ended: list[_Text] = []
         self._probes: list[Stream] = []
         self._usage = Usage()
+        self._first_usage: Usage | None = None  # of the call that read what was before
         self._round: _Round | None = None
         self._is_cancelled = False
 
@@ -210,7 +211,7 @@ class BeamStep(Step, PendingCall):
         assert self._round is not None
         try:
             results = self._round.results()
-            self._usage = Usage(*map(sum, zip(self._usage, *(result.usage for result in results), strict=True)))
+            self._count(results)
             if self._is_cancelled:
                 raise Cancelled("The beam search was cancelled.")
             then(results)
@@ -218,6 +219,11 @@ class BeamStep(Step, PendingCall):
             self._close()
             self._executor.fail(error, self)
             self._executor.resume()
+
+    def _count(self, results: Sequence[GenerateResult]) -> None:
+        self._first_usage = self._first_usage or results[0].usage
+        for result in results:
+            self._usage = self._usage.plus(result.usage)
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -228,14 +234,22 @@ class BeamStep(Step, PendingCall):
                 "The beam search found no token that may come next and is a whole character;",
                 hint="where the text before ends in spaces, leave them out or give heal=False.",
             )
-        best, record = ranked[0], self.record
+        best = ranked[0]
         if best.is_cut:
             self._executor.stream.append_text(best.text)
         else:
             self._executor.go_on_with(best.stream)
         self._alive, self._ended = [], ranked[0 if best.is_cut else 1 :]
         self._close()
+        self._note(best, ranked)
+        self._executor.finish(self)
+        self._executor.resume()
+
+    def _note(self, best: _Text, ranked: Sequence[_Text]) -> None:
+        record, first = self.record, self._first_usage
+        assert first is not None
         record.text, record.usage = best.text, self._usage
+        record.stream_usage = first._replace(completion_tokens=0 if best.is_cut else len(best.token_ids))
         record.meta = {
             "finish_reason": best.finish_reason or "length",
             "matched_stop": best.matched_stop,
@@ -243,8 +257,6 @@ class BeamStep(Step, PendingCall):
             "token_ids": best.token_ids,
             "beams": tuple(self._report(text) for text in ranked),
         }
-        self._executor.finish(self)
-        self._executor.resume()
 
     def _report(self, text: _Text) -> dict[str, Any]:
         return {

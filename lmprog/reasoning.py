@@ -147,6 +147,7 @@ class ReasonedStep(GenStep):
         self._branch.close()
         self._executor.stream.append_text(answer)
         super().accept(result._replace(text=answer))
+        self.record.stream_usage = result.usage._replace(completion_tokens=0)  # the answer is text that is read again
         self._thoughts.text, self._thoughts.meta = thoughts, self.record.meta
         self._thoughts.ended, self._thoughts.status = time.perf_counter(), "done"
 

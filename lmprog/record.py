@@ -49,6 +49,7 @@ class Record:
     text: str = ""  # what the step put into the transcript; empty for states, forks and role marks
     status: Status = "waiting"
     usage: Usage = NO_USAGE  # of this record's own model call, children not counted
+    stream_usage: Usage | None = None  # where the state's stream has less of it: its prompt once, and what stays there
     timing: Mapping[str, float] = field(default_factory=lambda: NOTHING)  # seconds: queue, first_token, total
     meta: Mapping[str, Any] = field(default_factory=lambda: NOTHING)  # finish_reason, choices, scores, ...
     started: float = 0.0

@@ -12,6 +12,7 @@ from lmprog.context import branch_seed
 from lmprog.errors import Cancelled, InvalidArgument
 from lmprog.executor import Executor
 from lmprog.record import Record
+from lmprog.sampling import Sampling
 from lmprog.steps import GenStep, WaitStep
 from lmprog.variables import Written
 
@@ -50,7 +51,7 @@ class SamplesStep(WaitStep):
     def _executor_of(self, index: int, parent: Executor) -> Executor:
         return Executor(f"{parent.label}, sample {index}", parent.settings, self.record.children[index])
 
-    def _sampling_of(self, index: int) -> Any:
+    def _sampling_of(self, index: int) -> Sampling:
         one = replace(self._call.sampling, n=None, best_of=None)
         if len(self._order) > self._kept:
             one = replace(one, logprobs=True)
@@ -66,6 +67,7 @@ class SamplesStep(WaitStep):
         first = self._order[0]
         record.text = samples[first].text
         record.meta = {**samples[first].meta, "samples": tuple(samples[index].meta for index in self._order)}
+        record.children = [record.children[index] for index in self._order]
         executor.transcript.append(record)
         executor.take_stream_of(self._branches[first])
         for index in self._order[1:]:

@@ -40,28 +40,47 @@ class _Reuse:
 
     def _call(self, record: Record, known: int, pending: list[Record]) -> int:
         samples = [child for child in record.children if child.kind == "branch"]
+        usage = _on_stream(record)
         if samples:
-            ends = [self.walk(sample.children, known, list(pending)) for sample in samples]
-            known = ends[0]  # the stream goes on with the first
-        elif record.usage.prompt_tokens:
-            self._share(pending, known, record.usage)
-            known = record.usage.prompt_tokens + record.usage.completion_tokens + _tokens_of_choice(record)
-        elif record.status == "done":  # the only choice: text that the next call reads
-            pending.append(record)
-            return known
-        pending.clear()
+            in_time = sorted(samples, key=lambda sample: sample.started)  # the first of all read what was pending
+            ends = {sample: self.walk(sample.children, known, list(pending)) for sample in in_time}
+            known = ends[samples[0]]  # the stream goes on with the first of those kept
+            pending.clear()
+        elif usage.prompt_tokens:
+            self._share(pending, known, usage)
+            known = usage.prompt_tokens + usage.completion_tokens
+            pending.clear()
+        if record.status == "done" and not samples and not usage.completion_tokens:
+            pending.append(record)  # text that the next call reads: the only choice, an answer without its thoughts
         return known
 
     def _share(self, texts: Sequence[Record], known: int, usage: Usage) -> None:
-        new = usage.prompt_tokens - known
-        cached = min(max(usage.cached_tokens - known, 0), new)
         characters = sum(len(record.text) for record in texts)
-        left = round(characters * cached / new) if new > 0 else characters
+        if not characters:
+            return
+        known = min(known, usage.prompt_tokens - 1)  # a stop string that was written counts, but left the stream
+        new = usage.prompt_tokens - known
+        left = round(characters * min(max(usage.cached_tokens - known, 0), new) / new)
         for record in texts:
-            self.found.setdefault(record, min(left, len(record.text)))
-            left -= min(left, len(record.text))
+            cached = min(left, len(record.text))
+            left -= cached
+            if record.kind != "gen":  # generated, whoever read it again
+                self.found.setdefault(record, cached)
 
 
-def _tokens_of_choice(record: Record) -> int:
+def _on_stream(record: Record) -> Usage:
+    """A call as its stream saw it: the prompt read once, and of what was written or scored only what stays."""
+    if record.stream_usage is not None:
+        return record.stream_usage
+    if record.kind != "select":
+        return record.usage
     logprobs = dict(zip(record.meta.get("choices", ()), record.meta.get("logprobs", ()), strict=False))
-    return len(logprobs.get(record.text, ())) if record.kind == "select" else 0
+    prompt = record.usage.prompt_tokens - _tokens_scored(record)
+    return record.usage._replace(prompt_tokens=prompt, completion_tokens=len(logprobs.get(record.text, ())))
+
+
+def _tokens_scored(record: Record) -> int:
+    """Prompt tokens of a select that are not its prompt: beginnings that choices share were computed once."""
+    ids: Iterable[tuple[int, ...]] = record.meta.get("token_ids", ())
+    alone: Iterable[tuple[float, ...] | None] = record.meta.get("unconditional_logprobs", ())
+    return len({each[:end] for each in ids for end in range(1, len(each) + 1)}) + sum(len(each or ()) for each in alone)

@@ -81,6 +81,11 @@ def test_what_a_call_wrote_is_no_cached_text_of_the_next():
     assert found == {first: 0, second: 0}
 
 
+def test_a_stop_string_that_left_the_stream_does_not_make_the_text_after_it_cached():
+    newline = text(1)  # five tokens were written, the stop among them; four stay, and the newline is read
+    assert cached_characters(program(text(10), call(10, 0, 5), newline, call(15, 13)))[newline] == 0
+
+
 def test_the_first_branch_reads_what_its_parent_wrote():
     shared, own, other = text(10), text(10), text(10)
     branches = [
