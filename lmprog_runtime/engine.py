@@ -161,13 +161,13 @@ class Engine:
 
     def _prepare(self, job_id: int, request: GenerateRequest | ScoreRequest, sink: Sink, group: Group[Job]) -> None:
         if self._is_stopping:
-            sink.fail(self._end_error("The engine is shut down; make a new runtime."))
+            report(sink.fail, self._end_error("The engine is shut down; make a new runtime."))
             self._arrive(group)
             return
         try:
             check_request(request, self.executor.vocab_size)
         except RuntimeFault as error:
-            sink.fail(error)
+            report(sink.fail, error)
             self._arrive(group)
             return
         if isinstance(request, GenerateRequest) and needs_compiling(request):
@@ -183,12 +183,15 @@ class Engine:
             grammar = self._compile(request) if needs_grammar else None
             job = self._job(request, sink, grammar)
         except BaseException as error:  # whatever the compiler raises belongs to this request alone
-            self.refused_constraints += 1
-            sink.fail(error)
+            self._put(self._count_refusal)
+            report(sink.fail, error)
             self._arrive(group)
             return
         job.timing.submitted = submitted
         self._arrive(group, (job_id, job))
+
+    def _count_refusal(self) -> None:
+        self.refused_constraints += 1
 
     def _compile(self, request: GenerateRequest) -> Grammar:
         started = time.monotonic()
@@ -257,7 +260,7 @@ class Engine:
             logits = self.executor.step(step.batch)
         except Exception as error:
             self.scheduler.fail(step)
-            self._fail_step(step, error, is_released=True)
+            self._fail_step(step, error)
         else:
             self.scheduler.complete(step)
             self.steps += 1
@@ -277,9 +280,9 @@ class Engine:
         try:
             self.results.distribute(step, logits)
         except Exception as error:
-            self._fail_step(step, error, is_released=False)
+            self._fail_step(step, error)
 
-    def _fail_step(self, step: ScheduledStep, error: Exception, *, is_released: bool) -> None:
+    def _fail_step(self, step: ScheduledStep, error: Exception) -> None:
         """The step's requests get the error; the others never notice."""
         log.exception("a step failed")
         self.failed_steps += 1
@@ -289,7 +292,7 @@ class Engine:
         fault.__cause__ = error
         for sequence, _, _ in step.chunks:
             if sequence in self._jobs.owner:
-                self._end(self._jobs.owner[sequence], fault, *([sequence] if is_released else []))
+                self._end(self._jobs.owner[sequence], fault)
 
     # -- engine thread: requests in and out -------------------------------------------------------------------------
 
@@ -310,7 +313,7 @@ class Engine:
                 for sequence in sequences:
                     self.scheduler.check_fits(sequence)
             except RuntimeFault as error:
-                job.sink.fail(error)
+                report(job.sink.fail, error)
                 continue
             self._jobs.add(job_id, job, sequences)
             groups += sequences
@@ -346,12 +349,11 @@ class Engine:
         elif job_id in self._preparing:
             self._cancelled.add(job_id)
 
-    def _end(self, job_id: int, error: BaseException, *released: Sequence) -> None:
+    def _end(self, job_id: int, error: BaseException) -> None:
         """Fail a job and give back what it still holds."""
         job, sequences = self._jobs.remove(job_id)
         for sequence in sequences:
-            if sequence not in released:
-                self.scheduler.abort(sequence)
+            self.scheduler.abort(sequence)
         report(job.sink.fail, error)
 
     def _fail_all(self, error: BaseException) -> None:

@@ -106,9 +106,9 @@ class Generation:
         A forced text has the tokenizer's own cut, whether jump-forward writes it or the model is asked for each token:
         other cuts of the same text would lead the model elsewhere.
         """
+        if not (self._jump_forward and self._ids) and (forced := self._forced_next()):
+            return self._only(forced[0])
         mask = self._grammar.mask(self._state) if self._grammar else None
-        if mask is not None and not (self._jump_forward and self._ids) and (forced := self._forced_next()):
-            return _only(forced[0], mask)
         if not self._end_is_too_early():
             return mask
         return self._without_end_tokens(mask)
@@ -117,13 +117,21 @@ class Generation:
         return len(self._ids) < self.request.params.min_tokens
 
     def _without_end_tokens(self, mask: NDArray[np.uint32] | None) -> NDArray[np.uint32]:
-        words = (self._tokenizer.vocab_size + 31) // 32
-        out = np.full(words, 0xFFFFFFFF, np.uint32) if mask is None else mask.copy()
+        out = np.full(self._mask_words, 0xFFFFFFFF, np.uint32) if mask is None else mask.copy()
         for token_id in self._end_ids():
             out[token_id >> 5] &= ~np.uint32(1 << (token_id & 31))
         if mask is not None and not out.any():
             return mask  # the constraint is finished: it ends although min_tokens asks for more
         return out
+
+    def _only(self, token_id: int) -> NDArray[np.uint32]:
+        mask = np.zeros(self._mask_words, np.uint32)
+        mask[token_id >> 5] = 1 << (token_id & 31)
+        return mask
+
+    @property
+    def _mask_words(self) -> int:
+        return (self._tokenizer.vocab_size + 31) // 32
 
     def _end_ids(self) -> frozenset[int]:
         return self._tokenizer.eos_ids | frozenset(self.request.params.stop_token_ids)
@@ -322,12 +330,6 @@ class _Unsent:
         delta = Delta("".join(self.text), tuple(self.token_ids), tuple(self.logprobs), self.forced)
         self.text, self.token_ids, self.logprobs, self.forced = [], [], [], 0
         return delta
-
-
-def _only(token_id: int, mask: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    alone = np.zeros_like(mask)
-    alone[token_id >> 5] = 1 << (token_id & 31)
-    return alone
 
 
 def _stop_matcher(params: SamplingParams) -> StopMatcher | RegexStopMatcher:

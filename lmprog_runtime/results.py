@@ -40,7 +40,7 @@ class Jobs:
         return self.by_id[self.owner[sequence]]
 
     def remove(self, job_id: int) -> tuple[Job, list[Sequence]]:
-        """The job, and those of its sequences that have not been finished."""
+        """The job and all its sequences."""
         job = self.by_id.pop(job_id)
         sequences = job.sequences if isinstance(job, ScoreJob) else [job.live_sequence]
         for sequence in sequences:

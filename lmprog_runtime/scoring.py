@@ -12,7 +12,7 @@ from lmprog_runtime.scheduler import TokenTree
 from lmprog_runtime.timing import Timing
 
 MOST_TRIE_NODES = 256
-"""Rows of one scoring job. All of them go through the head, so this bounds its logits to 256 x vocabulary."""
+"""Nodes of one scoring job. All rows go through the head, at most one for each node: 256 x vocabulary logits."""
 
 
 class NodeScore(NamedTuple):

@@ -43,10 +43,7 @@ class CacheManager:
         """`on_event` is called at once for every change and must not call back. `tiers` keep KV beyond the pool."""
         self.config = config
         self.tiers = tiers if config.enabled else None
-        self._listeners: list[Listener] = []
-        self._on_event: Listener | None = None  # costs nothing while nobody listens
-        if on_event is not None:
-            self.subscribe(on_event)
+        self._listeners: list[Listener] = [] if on_event is None else [on_event]  # costs nothing while nobody listens
         self.page_size = config.page_size
         self.num_slots = config.num_slots - config.num_slots % config.page_size
         self.counters = CacheCounters()
@@ -169,7 +166,7 @@ class CacheManager:
 
     def settle(self) -> None:
         """The step in flight ended well."""
-        if self._on_event is not None:
+        if self._listeners:
             for node in self.tree.in_flight:
                 self._report("stored", node, self.tree.floor(node.settled), self.tree.floor(node.ready))
         computed = self.tree.in_flight if self.tiers is not None else []
@@ -347,13 +344,12 @@ class CacheManager:
         return dropped
 
     def _drop_evictable(self) -> int:
-        listener, cleared = self._on_event, self.tree.protected == 0
-        if cleared:
-            self._on_event = None
+        if self.tree.protected:
+            return self.evict(self.tree.evictable)
+        listeners, self._listeners = self._listeners, []  # told once, not for each node
         dropped = self.evict(self.tree.evictable)
-        self._on_event = listener
-        if cleared and listener is not None:
-            listener(CacheEvent("cleared", (), 0, (), "", ""))
+        self._listeners = listeners
+        self._tell(CacheEvent("cleared", (), 0, (), "", ""))
         return dropped
 
     def check(self) -> None:
@@ -375,22 +371,19 @@ class CacheManager:
     def subscribe(self, listener: Listener) -> None:
         """Call it at once for every change from now on; it must not call back."""
         self._listeners.append(listener)
-        self._on_event = self._tell
 
     def unsubscribe(self, listener: Listener) -> None:
         """Idempotent."""
         if listener in self._listeners:
             self._listeners.remove(listener)
-        if not self._listeners:
-            self._on_event = None
 
     def _tell(self, event: CacheEvent) -> None:
         for listener in self._listeners:
             listener(event)
 
     def _report(self, kind: Literal["stored", "removed"], node: Node, low: int, high: int) -> None:
-        if self._on_event is not None and low < high:
-            self._on_event(piece_event(kind, node, low, high))
+        if self._listeners and low < high:
+            self._tell(piece_event(kind, node, low, high))
 
     def _ceil(self, count: int) -> int:
         return -(-count // self.page_size) * self.page_size

@@ -39,10 +39,10 @@ class CpuExecutor:
         instruction set, for tests."""
         check_native_dtype(dtype)
         self.spec, self.dtype, self.num_slots = spec, dtype, num_slots
-        self.kv_dtype = "float32" if dtype == "float32" else "bfloat16"
         self.vocab_size, self.context_length = spec.vocab_size, spec.context_length
         count = threads or len(os.sched_getaffinity(0))
         self.packed = weights if isinstance(weights, PackedWeights) else pack_weights(spec, weights, dtype, level)
+        self.kv_dtype = str(self.packed.kv_dtype).removeprefix("torch.")
         self.decoder = NativeDecoder(spec, self.packed, num_slots=num_slots, threads=count)
 
     def step(self, batch: StepBatch) -> Tensor:

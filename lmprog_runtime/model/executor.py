@@ -119,7 +119,7 @@ def _load_cpu(files: ModelFiles, settings: _Settings) -> Executor:
     check_native_dtype(settings.dtype)
     spec = read_spec(files.directory)
     weights = packed_weights(files, spec, settings.dtype)
-    slots = _slots(spec, settings, itemsize=4 if settings.dtype == "float32" else 2)
+    slots = _slots(spec, settings, itemsize=weights.kv_dtype.itemsize)
     return CpuExecutor(spec, weights, num_slots=slots, dtype=settings.dtype, threads=settings.threads)
 
 

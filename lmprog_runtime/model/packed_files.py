@@ -43,16 +43,20 @@ def packed_weights(files: ModelFiles, spec: ModelSpec, dtype: str) -> PackedWeig
     found = _load(target, files, dtype)
     if found is not None:
         return found
+    weights = _open(files, spec, dtype)
+    packed: PackedWeights | None = None
     try:
         with replace_file(target) as staging:
             found = _load(target, files, dtype)  # another process may have made it while this one waited
-            if found is None:
-                packed = pack_weights(spec, _open(files, spec, dtype), dtype, level)
-                save_weights(packed, staging, files.revision)
-    except RuntimeFault as fault:
+            if found is not None:
+                return found
+            packed = pack_weights(spec, weights, dtype, level)
+            save_weights(packed, staging, files.revision)
+        packed = None  # not twice in memory
+        return load_weights(target, files.revision, dtype, level)
+    except (RuntimeFault, OSError) as fault:
         log.warning("the packed weights of %s are not kept, so every start packs them: %s", files.name, fault)
-        return pack_weights(spec, _open(files, spec, dtype), dtype, level)
-    return found or load_weights(target, files.revision, dtype, level)
+    return packed or pack_weights(spec, weights, dtype, level)
 
 
 def packed_path(files: ModelFiles, dtype: str, level: str) -> Path:

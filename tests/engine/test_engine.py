@@ -9,7 +9,7 @@ import pytest
 
 from lmprog_runtime.engine import Engine
 from lmprog_runtime.errors import EngineFailed, PromptTooLong, RequestAborted, RequestRefused
-from lmprog_runtime.request import GenerateRequest, SamplingParams, ScoreRequest
+from lmprog_runtime.request import Constraint, GenerateRequest, SamplingParams, ScoreRequest
 from tests.support.byte_tokenizer import VOCAB
 from tests.support.tiny_engine import (
     CONTEXT,
@@ -201,6 +201,27 @@ def test_a_callback_that_raises_hurts_nobody_else() -> None:
         bad = Waiter()
         engine.submit(GenerateRequest(prompt("a"), greedy(5)), bad.sink._replace(done=lambda _: 1 / 0))
         assert len(run(engine, GenerateRequest(prompt("b"), greedy(5))).token_ids) == 5
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        GenerateRequest(prompt("a" * 2 * CONTEXT), greedy(5)),  # by the scheduler, on the engine's thread
+        GenerateRequest([-1], greedy(5)),  # by the checks, on the caller's thread
+        GenerateRequest(prompt("a"), greedy(5), constraint=Constraint("regex", "(")),  # on a compiling thread
+    ],
+)
+def test_a_failure_that_nobody_takes_hurts_nobody_else(refused: GenerateRequest) -> None:
+    """The sink of a refused request raises; the other of its group, and all later ones, are answered."""
+    with tiny_engine() as engine:
+        other = Waiter()
+        engine.submit_group(
+            [refused, GenerateRequest(prompt("b"), greedy(5))],
+            [Waiter().sink._replace(fail=lambda _: 1 / 0), other.sink],
+        )
+        assert len(other.result().token_ids) == 5
+        assert len(run(engine, GenerateRequest(prompt("c"), greedy(5))).token_ids) == 5
+        assert engine.is_alive
 
 
 def test_shutdown_ends_every_request_and_every_thread() -> None:

@@ -87,6 +87,7 @@ def test_tools_always_end(backend):
         except IncompleteOutput as cut:
             answer = cut.partial
         assert isinstance(answer, str)
+    assert used
     assert all(page in ("one", "two") and 1 <= lines <= 9 for page, lines in used)
 
 

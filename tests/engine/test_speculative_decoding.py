@@ -14,7 +14,17 @@ from lmprog_runtime.errors import ConstraintTooLarge
 from lmprog_runtime.request import Completion, Constraint, GenerateRequest, SamplingParams
 from lmprog_runtime.runtime import constraint_compiler
 from tests.support.byte_tokenizer import FIRST_BYTE, make_byte_tokenizer
-from tests.support.tiny_engine import TINY_VOCAB, TOKENIZER, greedy, prompt, run, start, tiny_engine, tiny_executor
+from tests.support.tiny_engine import (
+    TINY_VOCAB,
+    TOKENIZER,
+    Waiter,
+    greedy,
+    prompt,
+    run,
+    start,
+    tiny_engine,
+    tiny_executor,
+)
 
 PATTERNS = [None, r'\{"name":"[a-c]{2,6}","name2":"[a-c]{2,6}"\}', r"(abab|ab|ba){3,9} (true|trust)", r"(ha){1,20}!"]
 MERGING = make_byte_tokenizer([(b"a", b"b"), (b"ab", b"a"), (b"t", b"r"), (b"h", b"a")], vocab_size=TINY_VOCAB)
@@ -101,8 +111,13 @@ def test_the_end_of_a_forced_text_is_guessed() -> None:
     tokenizer = make_byte_tokenizer([(b":", b'"'), (b'"', b":")], vocab_size=TINY_VOCAB)
     constraint = Constraint("regex", r'\{"key":("a"|1)\}')
     with tiny_engine(tokenizer=tokenizer, compiler=constraint_compiler(tokenizer)) as engine:
-        done = run(engine, GenerateRequest(prompt("x"), SamplingParams(max_tokens=30, seed=1), constraint=constraint))
-    assert done.drafts[0] > 0
+        requests = [
+            GenerateRequest(prompt("x"), SamplingParams(max_tokens=30, seed=seed), constraint=constraint)
+            for seed in range(12)
+        ]
+        drafts = [run(engine, request).drafts for request in requests]
+    assert all(drafted > 0 for drafted, _ in drafts)
+    assert any(accepted > 0 for _, accepted in drafts)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +161,9 @@ def test_more_requests_in_a_step_make_guesses_shorter() -> None:
 def test_text_that_repeats_itself_is_noticed_in_a_batch() -> None:
     params = replace(greedy(60), logit_bias={FIRST_BYTE + 97: 100.0})
     with tiny_engine() as engine:
-        waiters = [start(engine, GenerateRequest(prompt(f"{n} abcabc"), params))[1] for n in range(8)]
+        waiters = [Waiter() for _ in range(8)]
+        requests = [GenerateRequest(prompt(f"{n} abcabc"), params) for n in range(8)]
+        engine.submit_group(requests, [waiter.sink for waiter in waiters])  # admitted at once, whatever the load
         results = [waiter.result() for waiter in waiters]
     assert all(done.drafts[1] > 10 for done in results)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from lmprog_runtime.errors import ModelUnsupported
 from lmprog_runtime.model import packed_files
 from lmprog_runtime.model.cpu_executor import CpuExecutor
 from lmprog_runtime.model.files import ModelFiles
@@ -21,6 +23,7 @@ from lmprog_runtime.ops.native import (
     available_levels,
     load_library,
     load_weights,
+    pack_weights,
     save_weights,
 )
 from tests.support.step_batches import Packer, Stream
@@ -129,7 +132,7 @@ def test_what_fails_leaves_nothing(tmp_path: Path, cache: Path) -> None:
     (files.directory / "model.safetensors").write_bytes(b"no weights")
     with pytest.raises(Exception, match=r"[Hh]eader"):
         _packed(files)
-    assert [path.suffix for path in cache.iterdir()] in ([], [".lock"])
+    assert not cache.exists()
 
 
 def test_a_folder_that_cannot_be_written(
@@ -141,6 +144,31 @@ def test_a_folder_that_cannot_be_written(
     with caplog.at_level(logging.WARNING, "lmprog.model"):
         assert torch.equal(_logits(files, _packed(files)), _fresh_logits(files))
     assert "set LMPROG_CACHE" in caplog.text
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_disk_that_fails_costs_a_warning_and_no_second_packing(
+    code: int, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(code, "no")
+
+    packings: list[object] = []
+    monkeypatch.setattr(packed_files, "save_weights", fail)
+    monkeypatch.setattr(packed_files, "pack_weights", lambda *given: packings.append(given) or pack_weights(*given))
+    files = _files(tmp_path / "model")
+    with caplog.at_level(logging.WARNING, "lmprog.model"):
+        assert torch.equal(_logits(files, _packed(files)), _fresh_logits(files))
+    assert "are not kept" in caplog.text
+    assert len(packings) == 1
+    assert not list(cache.glob("*.weights"))
+
+
+def test_a_model_that_cannot_run_is_no_fault_of_the_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = _files(tmp_path / "model")
+    with caplog.at_level(logging.WARNING, "lmprog.model"), pytest.raises(ModelUnsupported, match="no GGUF file"):
+        _packed(files, "gguf")
+    assert caplog.text == ""
 
 
 def test_several_at_once_write_one_file(tmp_path: Path, cache: Path) -> None:

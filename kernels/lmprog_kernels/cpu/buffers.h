@@ -47,6 +47,7 @@ class Buffer {
     void release() {
         if (data_) munmap(data_, bytes_);
         data_ = nullptr;
+        capacity_ = bytes_ = 0;
     }
 
     T* data_ = nullptr;
