@@ -220,8 +220,9 @@ class _JsonValue:
 
 # -- XML ---------------------------------------------------------------------------------------------------------------
 
-_FUNCTION = re.compile(r"\s*<function=([^>\s]+)>(.*?)(?:</function>\s*|\Z)", re.DOTALL)
-_PARAMETER = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?(?:</parameter>|\Z)", re.DOTALL)
+# Names without "<", so that a search goes through the text once.
+_FUNCTION = re.compile(r"<function=([^<>\s]+)>(.*?)(?:</function>|\Z)", re.DOTALL)
+_PARAMETER = re.compile(r"<parameter=([^<>\s]+)>\n?(.*?)\n?(?:</parameter>|\Z)", re.DOTALL)
 
 
 class XmlReader:
@@ -235,12 +236,15 @@ class XmlReader:
         return []
 
     def end(self) -> list[Part] | None:
-        match = _FUNCTION.match(self._text)
-        if match is None:
+        text = self._text.lstrip()
+        if _FUNCTION.match(text) is None:
             return None
-        properties = self._schemas.get(match[1], {}).get("properties", {})
-        given = {key: _value(text, properties.get(key)) for key, text in _PARAMETER.findall(match[2])}
-        return [Begin(match[1]), json.dumps(given, ensure_ascii=False)]
+        return [part for name, body in _FUNCTION.findall(text) for part in self._call(name, body)]
+
+    def _call(self, name: str, body: str) -> list[Part]:
+        properties = self._schemas.get(name, {}).get("properties", {})
+        given = {key: _value(text, properties.get(key)) for key, text in _PARAMETER.findall(body)}
+        return [Begin(name), json.dumps(given, ensure_ascii=False)]
 
 
 def _value(text: str, schema: Any) -> Any:

@@ -63,6 +63,10 @@ WRITTEN = [
           "</function>\n</tool_call>", "", [OSLO]),
     (XML, "<tool_call><function=weather><parameter=city>12</parameter></function></tool_call>", "",
      [("weather", {"city": "12"})]),
+    (XML, "<tool_call>\n<function=now>\n</function>\n\n<function=weather><parameter=city>Oslo</parameter></function> "
+          "<function=weather>\n<parameter=city>Ro", "", [("now", {}), ("weather", {"city": "Oslo"}),
+                                                         ("weather", {"city": "Ro"})]),
+    (XML, "<tool_call>x<function=now></function></tool_call>", "<tool_call>x<function=now></function></tool_call>", []),
     (XML, "<tool_call>nothing</tool_call>", "<tool_call>nothing</tool_call>", []),
     (MISTRAL, f'Hm. [TOOL_CALLS][{{"name": "weather", "arguments": {EASY}}}, '
               f'{{"name": "weather", "arguments": {HARD}}}]', "Hm. ", [OSLO, ROME]),
