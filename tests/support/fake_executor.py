@@ -25,10 +25,6 @@ class PlanError(AssertionError):
     """The step shows a row something else than its own past."""
 
 
-class StepFailure(RuntimeError):
-    """What a crashing forward pass raises."""
-
-
 class FakeExecutor:
     """`step(batch)` returns [outputs] uint64 in place of logits; `sample` makes a token of one."""
 
