@@ -181,8 +181,12 @@ class GraphProgram(SyncProgram[..., None]):
         replay.__signature__ = inspect.Signature(names)  # type: ignore[attr-defined]
         super().__init__(replay, traced.sampling, traced.options, {})
 
+    def __get__(self, instance: object | None, owner: type | None = None) -> GraphProgram:
+        """In a class too: a graph has its state alone, and no place for an instance."""
+        return self
+
     def trace(self, *args: Any, **kwargs: Any) -> Graph:
-        if args or kwargs:
+        if args or kwargs or self.bound:
             raise InvalidArgument(f"{self.name} is a graph already; give the values when you trace the program itself.")
         return self.graph
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import threading
@@ -104,16 +105,15 @@ class Program(Generic[P, R]):
 
     def __get__(self, instance: object | None, owner: type | None = None) -> Program[P, R]:
         """A program defined in a class is a method of its instances."""
-        return self if instance is None else self._variant(function=self.function.__get__(instance, owner))
+        if instance is None:
+            return self
+        return type(self)(self.function.__get__(instance, owner), self.sampling, self.options, self.bound)
 
     def _variant(self, **changes: Any) -> Any:
-        own = {
-            "function": self.function,
-            "sampling": self.sampling,
-            "options": self.options,
-            "bound": self.bound,
-        }
-        return type(self)(**{**own, **changes})
+        changed = copy.copy(self)
+        for name, value in changes.items():
+            setattr(changed, name, value)
+        return changed
 
     # -- running --------------------------------------------------------------------------------------------------
 

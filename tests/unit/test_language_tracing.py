@@ -453,3 +453,31 @@ def test_a_batch_shares_more_after_reordering() -> None:
     grade.trace().reordered().run_batch(items, backend=better, warms_prefix=True)
     assert len(better.calls[0].prompt) > len(plain.calls[0].prompt) + 20
     assert sorted(len(c.prompt) for c in plain.calls[1:]) == sorted(len(c.prompt) for c in better.calls[1:])
+
+
+def test_variants_of_a_graphs_program() -> None:
+    @function(max_tokens=8)
+    def program(s, question, style):
+        s += f"Q: {question} ({style}) " + gen("x") + gen("y", max_tokens=5)
+
+    graph = program.trace()
+    expected = graph.run(question="why", style="long", backend=counting()).text()
+    backend = counting()
+    bound = graph.program.bind(question="why")
+    assert bound.with_options(backend=backend, max_tokens=77).run(style="long").text() == expected
+    assert [call.sampling.max_tokens for call in backend.calls] == [77, 5]
+    assert bound.with_options(backend=counting())(style="long").text() == expected
+    assert graph.program.cache(counting()) == bound.cache(counting()) == "Q: "
+    with pytest.raises(InvalidArgument, match="program is a graph already"):
+        bound.trace()
+    with pytest.raises(UnknownParameter, match="did you mean 'style'"):
+        graph.program.bind(stile="x")
+    assert (graph.program.bound, graph.program.options) == ({}, program.options)
+
+
+def test_a_graphs_program_in_a_class() -> None:
+    class Suite:
+        judge = judge.trace().program
+
+    expected = judge.run("text", backend=ScriptedBackend("x")).text()
+    assert Suite().judge.run(essay="text", backend=ScriptedBackend("x")).text() == expected
