@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
@@ -48,7 +49,8 @@ class Runs:
 
     def _sink(self, index: int) -> Sink:
         def put(event: Any) -> None:
-            self._loop.call_soon_threadsafe(self._queue.put_nowait, (index, event))
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and with it whoever waited
+                self._loop.call_soon_threadsafe(self._queue.put_nowait, (index, event))
 
         return Sink(delta=put, done=put, fail=put)
 

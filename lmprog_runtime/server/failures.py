@@ -82,8 +82,8 @@ def answer_for(error: BaseException) -> Answer:
 
 def add_handlers(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> Answer:
-        return _invalid(error)
+    async def invalid(request: Request, error: RequestValidationError) -> Answer:
+        return _invalid(request.url.path, error)
 
     @app.exception_handler(HTTPException)
     async def http(_: Request, error: HTTPException) -> Answer:
@@ -96,7 +96,7 @@ def add_handlers(app: FastAPI) -> None:
             return answer_for(error)
 
 
-def _invalid(error: RequestValidationError) -> Answer:
+def _invalid(route: str, error: RequestValidationError) -> Answer:
     """The first mistake that names a field as the client wrote it."""
     details: Any = error.errors()
     first = details[0]
@@ -105,14 +105,21 @@ def _invalid(error: RequestValidationError) -> Answer:
     if first["type"] == "json_invalid":
         return error_answer(400, f"The body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}.")
     if first["type"] == "extra_forbidden":
-        return error_answer(400, f"This route has no field {where!r}{_guess(error, path[-1])}.", param=where)
+        return error_answer(400, f"This route has no field {where!r}; {_advice(route, error.body, path)}", param=where)
     reason = str(first["msg"]).removeprefix("Value error, ").rstrip(".")
     return error_answer(400, f"{where or 'The body'}: {reason}.", param=where, code=RequestRefused.code)
 
 
-def _guess(error: RequestValidationError, name: str) -> str:
-    body = error.body
-    known = ("temperature", "max_tokens", "max_new_tokens", "stop", "messages", "prompt", "model", "stream", "logprobs")
-    missing = [field for field in known if not isinstance(body, dict) or field not in body]
-    near = difflib.get_close_matches(name, missing, n=1)
-    return f"; did you mean {near[0]!r}?" if near else "; leave it out"
+_FIELDS = ("temperature", "max_tokens", "stop", "messages", "prompt", "model", "stream", "logprobs")
+_NATIVE_FIELDS = ("temperature", "max_new_tokens", "stop", "top_p")  # inside sampling_params
+
+
+def _advice(route: str, body: Any, path: list[str]) -> str:
+    """What to write instead of the last field of the path, as the end of a sentence."""
+    is_native = route in ("/generate", "/fork")
+    given = (*(body if isinstance(body, dict) else ()), path[-1])
+    known = _NATIVE_FIELDS if is_native else [field for field in _FIELDS if field not in given]
+    near = next(iter(difflib.get_close_matches(path[-1], known, n=1)), None)
+    if near is None:
+        return "leave it out."
+    return f"did you mean {(f'sampling_params.{near}' if is_native and len(path) == 1 else near)!r}?"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -34,14 +36,35 @@ MOST_HEADER_BYTES = 64 * 1024
 
 
 def serve(config: RuntimeConfig, settings: ServerSettings) -> None:
-    """Load the model and serve until SIGINT or SIGTERM. ValueError for settings that would not be safe."""
+    """Load the model and serve until SIGINT or SIGTERM. ValueError for settings that would not be safe; OSError, before
+    the model is loaded, when the address is taken or is not one of this machine."""
     check_settings(settings)
     set_up_logging(settings.log_format)
+    sockets = bound_sockets(settings.host, settings.port)
     runtime = LocalRuntime.from_config(config)
     try:
-        make_server(ServerState(runtime, settings)).run()
+        make_server(ServerState(runtime, settings)).run(sockets)
     finally:
         runtime.close()
+
+
+def bound_sockets(host: str, port: int) -> list[socket.socket]:
+    """One for each address of the host, bound and not listening yet: clients are refused until the server is there."""
+    found: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            found.append(socket.socket(family, kind, protocol))
+            found[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a restart need not wait for old clients
+            if family == socket.AF_INET6:
+                found[-1].setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            found[-1].bind(address)
+    except OSError as error:
+        for each in found:
+            each.close()
+        taken = f"Port {port} of {host} is taken; stop what uses it, or choose another --port."
+        refused = f"Cannot listen on {host}, port {port}: {error.strerror}."
+        raise OSError(taken if error.errno == errno.EADDRINUSE else refused) from error
+    return found
 
 
 def make_server(state: ServerState) -> DrainingServer:
@@ -141,7 +164,7 @@ async def _look_after(state: ServerState) -> None:
             now = _Reading(await state.statistics(), time.monotonic())
             if before is not None:
                 _tell(state, before, now)
-            before = now
+            before = now if state.is_warm else None  # the warm-up is no work to speak of
         await asyncio.sleep(BUSY_LOG_SECONDS)
 
 

@@ -145,7 +145,8 @@ def test_sigterm_under_load_loses_nothing(model: Path) -> None:
         (["--host", "0.0.0.0"], "Refusing to listen"),
         (["--log-format", "xml"], "log_format is 'xml'"),
         (["--max-queue", "0"], "max_queue is 0"),
-        (["/no/such/model"], "/no/such/model"),
+        (["--host", "192.0.2.1", "--allow-public-without-key"], "Cannot listen on 192.0.2.1, port 30000"),
+        (["/no/such/model", "--port", "0"], "/no/such/model"),
     ],
 )
 def test_mistakes_are_one_sentence(flags: list[str], message: str) -> None:
@@ -155,6 +156,17 @@ def test_mistakes_are_one_sentence(flags: list[str], message: str) -> None:
     assert out.returncode == 1
     assert message in out.stderr
     assert "Traceback" not in out.stderr
+
+
+def test_a_taken_port_is_one_sentence_before_the_model_is_loaded() -> None:
+    code = "import sys; from lmprog_runtime.launch_server import main; sys.exit(main(sys.argv[1:]))"
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}"}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        command = [sys.executable, "-c", code, "/no/such/model", "--port", str(taken.getsockname()[1])]
+        out = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert out.returncode == 1
+    assert out.stderr.count("\n") == 1
+    assert "of 127.0.0.1 is taken; stop what uses it, or choose another --port." in out.stderr
 
 
 def test_every_setting_is_a_flag_and_keeps_its_default() -> None:

@@ -322,3 +322,15 @@ def test_fork_shares_its_prefix(server: Served) -> None:
 )  # fmt: skip
 def test_native_mistakes(server: Served, path: str, fields: dict[str, Any], message: str) -> None:
     assert message in server.refused(path, **fields)
+
+
+def test_a_field_of_another_api_is_told_what_it_is_called_here(server: Served) -> None:
+    inside = server.refused("/generate", text="a", sampling_params={"max_tokens": 3})
+    assert inside == "This route has no field 'sampling_params.max_tokens'; did you mean 'max_new_tokens'?"
+    assert server.refused("/fork", text="a", suffixes=["b"], max_new_tokens=3).endswith(
+        "'sampling_params.max_new_tokens'?"
+    )
+    assert server.refused("/v1/completions", prompt="a", model="tiny", max_new_tokens=3).endswith("mean 'max_tokens'?")
+    assert server.refused("/v1/completions", prompt="a", model="tiny", messages=[]).endswith(
+        "'messages'; leave it out."
+    )
