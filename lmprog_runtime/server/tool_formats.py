@@ -14,7 +14,7 @@ import json
 import re
 import secrets
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
@@ -99,63 +99,156 @@ def _items(container: dict[str, Any] | list[Any]) -> Iterable[Any]:
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
 
-_BETWEEN = r"(?:\[TOOL_CALLS\]|<\|python_tag\|>|[\s,;\[\]}])*"  # two calls, and what closes the first
-_ENVELOPE = re.compile(
-    _BETWEEN + r'\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\S)', re.DOTALL
-)
-_NAMED = re.compile(_BETWEEN + r"([\w.-]+)(?:\[CALL_ID\]\w+)?\[ARGS\]\s*(?=\S)")
-
 
 class JsonReader:
     """Calls as JSON objects, one after the other or in a list. Arguments are given on as they come."""
 
     def __init__(self) -> None:
-        self._text = ""  # not yet understood
+        self._head = _Head()
         self._value: _JsonValue | None = None  # the arguments that we are in
+        self._is_text = False  # they are JSON inside a text: given on whole, once they are
+        self._held: list[str] = []  # since the last call; or of arguments inside a text
         self._has_called = False
 
     def push(self, text: str) -> list[Part]:
-        self._text += text
         parts: list[Part] = []
-        while self._text and (self._take_arguments(parts) if self._value else self._take_head(parts)):
-            pass
+        while text:
+            text = self._take_head(text, parts) if self._value is None else self._take_arguments(text, parts)
         return parts
 
-    def _take_head(self, parts: list[Part]) -> bool:
-        match = _ENVELOPE.match(self._text) or _NAMED.match(self._text)
-        if match is None:
-            return False
-        name = match[1]
-        try:
-            parts.append(Begin(read_json(name) if name.startswith('"') else name))
-        except ValueError:  # a wrong escape: no name, so no call
-            return False
-        self._text = self._text[match.end() :]
-        self._value, self._has_called = _JsonValue(), True
-        return True
+    def _take_head(self, text: str, parts: list[Part]) -> str:
+        """What of `text` is left."""
+        start = self._head.push(text)
+        if start is None:
+            self._held.append(text)
+            return ""
+        parts.append(Begin(self._head.name))
+        self._value, self._is_text = _JsonValue(), text[start] == '"'
+        self._held, self._has_called = [], True
+        return text[start:]
 
-    def _take_arguments(self, parts: list[Part]) -> bool:
+    def _take_arguments(self, text: str, parts: list[Part]) -> str:
         assert self._value is not None
-        is_text = self._text.startswith('"') and self._value.is_new
-        if is_text and _JsonValue().push(self._text) is None:
-            return False  # arguments inside a text: given on whole, once they are
-        end = self._value.push(self._text)
-        taken = self._text if end is None else self._text[:end]
-        parts.append(_unquoted(taken) if is_text else taken)
-        self._text = self._text[len(taken) :]
+        end = self._value.push(text)
+        self._held.append(text[:end])
+        if end is not None or not self._is_text:
+            taken = "".join(self._held)
+            parts.append(_unquoted(taken) if self._is_text else taken)
+            self._held = []
         if end is None:
-            return False
-        self._value = None
-        return True
+            return ""
+        self._head, self._value = _Head(), None
+        return text[end:]
 
     def end(self) -> list[Part] | None:
+        left = "".join(self._held)
         if self._value is not None:  # cut
-            return [self._text] if self._text else []
-        left = self._text.strip()
+            return [left] if left else []
         try:
-            return _whole_calls(left)
+            return _whole_calls(left.strip())
         except (ValueError, KeyError, TypeError):
             return [] if self._has_called else None
+
+
+class _Head:
+    """Finds where the arguments of a call begin, in pieces of text. Each character is looked at once."""
+
+    def __init__(self) -> None:
+        self.name = ""  # once they have begun
+        self._is_lost = False  # keys in another order, or no call: nothing that comes can begin the arguments
+        self._reading = _read_head()
+        next(self._reading)
+
+    def push(self, text: str) -> int | None:
+        """Where in `text` the arguments begin; None while they do not."""
+        if self._is_lost:
+            return None
+        for at, character in enumerate(text):
+            try:
+                self._reading.send(character)
+            except StopIteration as found:
+                self.name = found.value
+                return at
+            except ValueError:
+                self._is_lost = True
+                return None
+        return None
+
+
+_Reading = Generator[None, str, str]
+"""Is sent one character after the other. ValueError when another one should have come."""
+
+
+def _read_head() -> _Reading:
+    """The name of a call, at the first character of its arguments: `{"name": NAME, "arguments": ` or `NAME[ARGS]`,
+    after what closes the call before it."""
+    before = ""
+    while True:
+        character = yield
+        if character == "{":
+            return (yield from _read_envelope())
+        if character == "<":
+            yield from _one_of(["<|python_tag|>"], character)
+        elif character.isalnum() or character in "_.-":
+            name, after = yield from _read_word(character, "_.-")
+            if not (before == "[" and name == "TOOL_CALLS" and after == "]"):
+                yield from _read_marks(after)
+                return name
+        elif not character.isspace() and character not in ",;[]}":
+            raise ValueError
+        before = character
+
+
+def _read_envelope() -> _Reading:
+    yield from _one_of(['"name"'], (yield from _after_space()))
+    yield from _one_of([":"], (yield from _after_space()))
+    name = yield from _read_text((yield from _after_space()))
+    yield from _one_of([","], (yield from _after_space()))
+    yield from _one_of(['"arguments"', '"parameters"'], (yield from _after_space()))
+    yield from _one_of([":"], (yield from _after_space()))
+    yield from _after_space()
+    return name
+
+
+def _read_marks(first: str) -> _Reading:
+    """`[ARGS]`, perhaps after a call's id."""
+    if (yield from _one_of(["[CALL_ID]", "[ARGS]"], first)) == "[CALL_ID]":
+        _, first = yield from _read_word("", "_")
+        yield from _one_of(["[ARGS]"], first)
+    return (yield from _after_space())
+
+
+def _one_of(known: Sequence[str], read: str) -> _Reading:
+    while read not in known:
+        if not any(text.startswith(read) for text in known):
+            raise ValueError
+        read += yield
+    return read
+
+
+def _after_space() -> _Reading:
+    while (character := (yield)).isspace():
+        pass
+    return character
+
+
+def _read_word(first: str, marks: str) -> Generator[None, str, tuple[str, str]]:
+    """A word of letters, digits and `marks`, and the character after it."""
+    letters = [first]
+    while (character := (yield)).isalnum() or character in marks:
+        letters.append(character)
+    if not any(letters):
+        raise ValueError
+    return "".join(letters), character
+
+
+def _read_text(first: str) -> _Reading:
+    """What a JSON string says."""
+    yield from _one_of(['"'], first)
+    value, letters = _JsonValue(), [first]
+    while value.push(letters[-1]) is None:
+        letters.append((yield))
+    return str(read_json("".join(letters)))
 
 
 def _unquoted(text: str) -> str:
@@ -190,10 +283,6 @@ class _JsonValue:
         self._depth = 0
         self._kind = ""  # "container", "text" or "scalar", once its first character is known
         self._in_text = self._is_escaped = False
-
-    @property
-    def is_new(self) -> bool:
-        return not self._kind
 
     def push(self, text: str) -> int | None:
         """Length of the part of `text` that belongs to the value, or None while it goes on after it."""

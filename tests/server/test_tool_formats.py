@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from itertools import pairwise
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmprog_runtime.server import tool_formats
 from lmprog_runtime.server.protocol import ChatRequest
 from lmprog_runtime.server.splitting import Markers, Splitter
 from lmprog_runtime.server.tool_formats import HERMES, LLAMA3, MISTRAL, MOST_DEPTH, XML, ToolFormat, format_of
@@ -136,6 +140,68 @@ def test_whatever_a_model_writes_is_read(text: str, known: ToolFormat, cuts: lis
     content, calls = read_raw(text, known, cuts)
     assert (content, calls) == read_raw(text, known, [])
     assert calls or content == text
+
+
+class Work:
+    """Lines of `tool_formats` that run, and characters that its patterns are given."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def of(self, text: str) -> int:
+        """For reading a text that comes one character at a time."""
+        reader, before = HERMES.reader({}), self.count
+        previous = sys.gettrace()
+        sys.settrace(self._trace)
+        try:
+            for character in text:
+                reader.push(character)
+        finally:
+            sys.settrace(previous)
+        return self.count - before
+
+    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        self.count += event == "line"
+        return self._trace if frame.f_code.co_filename == tool_formats.__file__ else None
+
+    def counting(self, pattern: re.Pattern[str]) -> Any:
+        def match(text: str) -> re.Match[str] | None:
+            self.count += len(text)
+            return pattern.match(text)
+
+        return SimpleNamespace(match=match)
+
+
+@pytest.mark.parametrize(
+    ("start", "repeated"),
+    [
+        ('{"name": "f", "arguments": "', "a"),
+        ('{"name": "f", "arguments": "', r"\n"),
+        ('{"name": "f", "arguments": {"x": "', "a"),
+        ('{"name": "f", "arguments": ', "["),
+        ('{"name": "f", "arguments": 1', "0"),
+        ('{"name": "f", "arguments": {}}', " ]"),
+        ("", '{"name": "f", "arguments": "{}"}, '),
+        ("", "[TOOL_CALLS]"),
+        ("", "<|python_tag|>"),
+        ("", " "),
+        ("{", " "),
+        ('{"name"', " "),
+        ('{"name": "', "a"),
+        ('{"name": "f", "arguments":', " "),
+        ('{"arguments": {"x": "', "a"),
+        ("", "a"),
+        ("f[CALL_ID]", "1"),
+        ("f[ARGS]", " "),
+        ("", "prose, "),
+    ],
+)
+def test_twice_the_text_is_twice_the_work(monkeypatch: pytest.MonkeyPatch, start: str, repeated: str) -> None:
+    """Nothing is looked at again when more comes: a long answer would hold up every other one."""
+    work = Work()
+    for name, pattern in [(n, p) for n, p in vars(tool_formats).items() if isinstance(p, re.Pattern)]:
+        monkeypatch.setattr(tool_formats, name, work.counting(pattern))
+    assert 0 < work.of(start + repeated * 400) < 2.4 * work.of(start + repeated * 200)
 
 
 DEEP = [open_ * (depth // len(shut)) + close * (depth // len(shut))
