@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from lmprog.nodes import Gen, RoleBegin, RoleEnd, Select, Special, Text
+from lmprog.operations import Append, Enter, Fork, Join, Op, SetVariable
 
 if TYPE_CHECKING:
-    from lmprog.graph import Append, Fork, Graph, Op
+    from lmprog.graph import Graph
 
 _STYLE = "font-family:monospace;white-space:pre-wrap;border-left:2px solid #8ac;padding-left:6px"
 
@@ -28,8 +29,6 @@ def as_html(graph: Graph) -> str:
 
 def _label_of(graph: Graph, op: Op) -> tuple[str, str] | None:
     """(kind, details) of an operation that is worth showing."""
-    from lmprog.graph import Append, Enter, Fork, Join, SetVariable
-
     if isinstance(op, Append):
         return _label_of_node(graph, op)
     if isinstance(op, SetVariable):
@@ -60,8 +59,6 @@ def _label_of_node(graph: Graph, op: Append) -> tuple[str, str]:
 
 
 def _lines_of(graph: Graph, state: int, indent: str) -> Iterator[str]:
-    from lmprog.graph import Fork
-
     for op in graph.of_state(state):
         if (label := _label_of(graph, op)) is None:
             continue
@@ -73,8 +70,6 @@ def _lines_of(graph: Graph, state: int, indent: str) -> Iterator[str]:
 
 
 def _html_of(graph: Graph, state: int) -> str:
-    from lmprog.graph import Fork
-
     parts = []
     for op in graph.of_state(state):
         if (label := _label_of(graph, op)) is None:
@@ -132,8 +127,6 @@ class _Drawing:
 
     def column(self, state: int, title: str, x: int, y: int) -> tuple[int, int]:
         """Draw a state from there on. Returns where free space begins to the right and below."""
-        from lmprog.graph import Fork, Join
-
         self._box(state, x, y, "branch" if state else "program", title)
         right, below = x + _BOX_WIDTH, y + _BOX_HEIGHT
         for op in self._graph.of_state(state):

@@ -9,86 +9,23 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from lmprog import drawing
 from lmprog.backends.base import Backend
 from lmprog.errors import InvalidArgument
 from lmprog.executor import Executor
-from lmprog.forks import Branches, BranchName, JoinMode, OnError
+from lmprog.forks import Branches
 from lmprog.nodes import Gen, Node, RoleBegin, RoleEnd, Select, Text
+from lmprog.operations import Append, End, Enter, Fork, Join, Leave, Op, Read, SetVariable
 from lmprog.placeholders import Template, Use
 from lmprog.program import Program, Run, SyncProgram, warm
 from lmprog.record import Record
+from lmprog.reordering import reorder
 from lmprog.settings import default_backend
 from lmprog.state import State
 from lmprog.steps import WaitStep
 from lmprog.variables import Assigned, Computed, Variable
-
-
-@dataclass(frozen=True, slots=True)
-class Append:
-    state: int
-    node: Node
-    template: Template | None  # a text with values in it
-    location: str
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """From here on, `reference` is what the variable (or one item of its list) was at this point of the program."""
-
-    state: int
-    name: str
-    index: int | None
-    reference: int
-
-
-@dataclass(frozen=True, slots=True)
-class SetVariable:
-    state: int
-    name: str
-    value: Any
-    template: Template | None
-
-
-@dataclass(frozen=True, slots=True)
-class Fork:
-    state: int
-    names: tuple[BranchName, ...]
-    children: tuple[int, ...]
-    own_sampling: tuple[Mapping[str, Any], ...] | None
-    shared_sampling: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
-    state: int
-    children: tuple[int, ...]
-    mode: JoinMode
-    on_error: OnError
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    state: int
-    children: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Enter:
-    state: int
-    kind: Literal["scope", "defaults"]
-    value: Any  # the variable, or the sampling defaults of a called program
-
-
-@dataclass(frozen=True, slots=True)
-class Leave:
-    state: int
-
-
-Op: TypeAlias = "Append | Read | SetVariable | Fork | Join | End | Enter | Leave"
 
 
 class Graph:
@@ -123,8 +60,6 @@ class Graph:
         `print(graph)` shows it. Only whole lines of constant text move, only inside a turn, never over a gen, select,
         fork or variable, and text with a value in it keeps its place among such.
         """
-        from lmprog.reordering import reorder
-
         ops, moved = reorder(self)
         return Graph(self.traced, self.references, ops, (*self.moved, *moved))
 

@@ -11,11 +11,11 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from lmprog.graph import Append, Graph, Read
 from lmprog.nodes import RoleBegin, Text
+from lmprog.operations import Append, Op, Read
 
 if TYPE_CHECKING:
-    from lmprog.graph import Op
+    from lmprog.graph import Graph
 
 
 def reorder(graph: Graph) -> tuple[list[Op], list[str]]:

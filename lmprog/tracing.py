@@ -18,9 +18,10 @@ from lmprog.context import RunContext
 from lmprog.errors import NotTraceable
 from lmprog.executor import Executor, Settings, Step
 from lmprog.forks import Branches, BranchName, JoinMode, OnError, branch_names
-from lmprog.graph import Append, End, Enter, Fork, Graph, Join, Leave, Op, Read, SetVariable, ends_prefix, prefix_of
+from lmprog.graph import Graph, ends_prefix, prefix_of
 from lmprog.location import program_line
 from lmprog.nodes import Block, Gen, Node, Select, Text
+from lmprog.operations import Append, End, Enter, Fork, Join, Leave, Op, Read, SetVariable
 from lmprog.placeholders import Marks, Placeholder, Use
 from lmprog.record import Record
 from lmprog.sampling import Sampling
