@@ -137,17 +137,14 @@ class BeamStep(Step, PendingCall):
         self._ask(list(zip(streams, forced, strict=True)), partial(self._take, best))
 
     def _take(self, best: Sequence[_Candidate], results: Sequence[GenerateResult]) -> None:
+        grown: list[_Text] = []
         for text, candidate, result in zip(self._alive, best, results, strict=True):
-            is_another = (
-                bool(result.token_ids) and result.token_ids[0] != candidate.token_id
-            )  # healing forbids this one
-            is_part = result.finish_reason == "length" and not result.text  # of a character: streams hold whole ones
-            if is_another or is_part:
-                text.stream.close()
+            if _is_written(candidate, result):
+                grown.append(self._with(text, result))
             else:
-                self._ended.append(self._with(text, result))
-        self._alive = [text for text in self._ended if not text.finish_reason]
-        self._ended = self._kept([text for text in self._ended if text.finish_reason])
+                text.stream.close()
+        self._alive = [text for text in grown if not text.finish_reason]
+        self._ended = self._kept([*self._ended, *(text for text in grown if text.finish_reason)])
         if self._alive and self._may_still_win():
             self._probe()
         else:
@@ -157,10 +154,8 @@ class BeamStep(Step, PendingCall):
         whole = text.text + result.text
         grown = replace(text, text=whole)
         count = len(text.token_ids)
-        if (
-            count >= (self._sampling.min_tokens or 0)
-            and (stop := first_stop(whole, self._sampling.stop or ())) is not None
-        ):
+        may_stop = count >= (self._sampling.min_tokens or 0)
+        if may_stop and (stop := first_stop(whole, self._sampling.stop or ())) is not None:
             return replace(grown, text=whole[: stop[0]], finish_reason="stop", matched_stop=stop[1], is_cut=True)
         if result.finish_reason != "length":
             return replace(grown, finish_reason=result.finish_reason, matched_stop=result.matched_stop)
@@ -333,6 +328,13 @@ class _Round:
 
 def _ignore(_: str) -> None:
     return None
+
+
+def _is_written(candidate: _Candidate, result: GenerateResult) -> bool:
+    """Not where healing forbids the token, nor where it is part of a character, for streams hold whole ones."""
+    is_another = bool(result.token_ids) and result.token_ids[0] != candidate.token_id
+    is_part = result.finish_reason == "length" and not result.text
+    return not is_another and not is_part
 
 
 def _candidates(text: _Text, result: GenerateResult) -> list[_Candidate]:
