@@ -11,6 +11,7 @@ from lmprog import transcript
 from lmprog.backends.base import (
     GenerateCall,
     GenerateResult,
+    Once,
     PendingCall,
     ScoreCall,
     ScoreResult,
@@ -119,27 +120,21 @@ class Backoff(PendingCall):
     """The wait before a call is made again; cancelled like a call."""
 
     def __init__(self, seconds: float, call_again: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
-        self._lock = threading.Lock()
-        self._is_over = False
+        self._end = Once()
         self._call_again, self._fail = call_again, fail
         self._alarm = timer.call_later(seconds, self._try_again)
 
     def cancel(self) -> None:
-        if self._end():
+        if self._end.is_first():
             self._alarm.cancel()
             self._fail(Cancelled("The call was cancelled while it waited to be made again."))
 
     def _try_again(self) -> None:
-        if self._end():
+        if self._end.is_first():
             try:
                 self._call_again()
             except Exception as error:  # this is the timer's thread: the error belongs to the program
                 self._fail(error)
-
-    def _end(self) -> bool:
-        with self._lock:
-            was_over, self._is_over = self._is_over, True
-            return not was_over
 
 
 class GenStep(ModelStep):
@@ -179,7 +174,8 @@ class SelectStep(ModelStep):
         return True
 
     def call(self, stream: Stream, sink: Sink) -> PendingCall:
-        return stream.score(ScoreCall(self._node.choices, self._node.method.needs_unconditional), sink)
+        routing = self._executor.settings.routing
+        return stream.score(ScoreCall(self._node.choices, self._node.method.needs_unconditional, routing), sink)
 
     def accept(self, result: object) -> None:
         assert isinstance(result, ScoreResult)
@@ -241,7 +237,7 @@ class WaitStep(Step, PendingCall):
         super().__init__(record)
         self._fails_early = fails_early
         self._lock = threading.Lock()
-        self._has_ended = False
+        self._once = Once()
         self._wait_for(branches)
 
     def _wait_for(self, branches: Sequence[Executor]) -> None:
@@ -281,9 +277,7 @@ class WaitStep(Step, PendingCall):
             self._end(None)
 
     def _end(self, error: BaseException | None) -> None:
-        with self._lock:
-            was_over, self._has_ended = self._has_ended, True
-        if was_over:
+        if not self._once.is_first():
             return
         try:
             if error is not None:

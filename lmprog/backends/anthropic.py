@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lmprog.backends.base import FinishReason, GenerateCall, GenerateResult, Usage
-from lmprog.backends.remote import ChatBackend, Clock, Message, Report, client_package
+from lmprog.backends.remote import ChatBackend, Clock, Message, client_package
+from lmprog.backends.threads import Report
 from lmprog.errors import BackendUnavailable, InvalidArgument, RequestRefused
 from lmprog.sampling import Sampling
 

@@ -7,6 +7,7 @@ executor is its only caller, one call at a time. Text handed to a stream is pend
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +18,24 @@ from lmprog.sampling import Sampling
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 FEATURES = frozenset(
-    ("regex", "json_schema", "choices", "grammar", "score", "choice_logprobs", "heal", "special", "stream", "roles")
+    (
+        *(
+            "regex",
+            "json_schema",
+            "choices",
+            "grammar",
+            "score",
+            "choice_logprobs",
+            "heal",
+            "special",
+            "stream",
+            "roles",
+        ),
+        *("cache", "cache_salt", "priority"),
+    )
 )
 """What a backend may have beside sampling parameters. score: it can choose; choice_logprobs: and gives each choice's
-log-probabilities, which chat APIs do not."""
+log-probabilities, which chat APIs do not; cache, cache_salt, priority: see `Routing`."""
 
 
 class Usage(NamedTuple):
@@ -41,18 +56,35 @@ class Constraint(NamedTuple):
     whitespace: str = "compact"
 
 
+class Routing(NamedTuple):
+    """How a call is served. It changes no token, only what is computed again and when."""
+
+    cache: bool = True  # False: compute all of the prompt, whatever is known of it
+    cache_salt: str | None = None  # KV is shared with calls of the same salt only; None and "" are different salts
+    priority: int = 0  # among the calls that wait, higher goes first
+
+    def given(self) -> list[str]:
+        """Names of those that ask for something."""
+        return [name for name, value in self._asdict().items() if value != self._field_defaults[name]]
+
+
+AS_USUAL = Routing()
+
+
 @dataclass(frozen=True, slots=True)
 class GenerateCall:
     sampling: Sampling  # without n and best_of: each sample is a call of its own
     constraint: Constraint | None = None
     heal: bool | None = None  # None: heal a trailing run of spaces; True: heal any last token; False: never
     wants_deltas: bool = False  # the program streams; a backend may skip deltas otherwise
+    routing: Routing = AS_USUAL
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreCall:
     choices: Sequence[str]
     unconditional: bool = False  # also score each choice without the prompt
+    routing: Routing = AS_USUAL
 
 
 class TokenLogprob(NamedTuple):
@@ -99,6 +131,19 @@ class Sink:
     delta: Callable[[str], None]
     done: Callable[[Any], None]  # GenerateResult or ScoreResult
     fail: Callable[[BaseException], None]
+
+
+class Once:
+    """Tells the first that asks, of any number of threads, that it is the first: whose end of a call counts."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.is_over = False  # somebody has asked
+
+    def is_first(self) -> bool:
+        with self._lock:
+            was_over, self.is_over = self.is_over, True
+            return not was_over
 
 
 class PendingCall(ABC):

@@ -15,7 +15,8 @@ from typing import Any
 from lmprog.backends.base import GenerateCall, GenerateResult
 from lmprog.backends.openai import chat_parameters
 from lmprog.backends.openai_answers import Collector
-from lmprog.backends.remote import ChatBackend, Message, Report, client_package
+from lmprog.backends.remote import ChatBackend, Message, client_package
+from lmprog.backends.threads import Report
 
 _NEEDS: Mapping[str, str] = {"json_schema": "response_format", "score": "response_format"}
 

@@ -31,6 +31,7 @@ from lmprog.backends.base import (
     TokenLogprob,
     Usage,
 )
+from lmprog.backends.threads import CallThreads, Report
 from lmprog.errors import BackendUnavailable, Cancelled, InvalidArgument, LmprogError, from_code
 from lmprog.sampling import OF_ONE_CALL, Sampling
 
@@ -70,7 +71,7 @@ class RuntimeEndpoint(Backend):
         self._url = url.rstrip("/")
         self._key = api_key if api_key is not None else os.environ.get("LMPROG_API_KEY")
         self._timeout, self._retries = timeout, retries
-        self._calls = ThreadPoolExecutor(max_concurrency, thread_name_prefix="lmprog-endpoint")
+        self.calls = CallThreads(max_concurrency, "lmprog-endpoint")
         self._aborts = ThreadPoolExecutor(1, thread_name_prefix="lmprog-endpoint-abort")
         self._ended: deque[dict[str, Any]] = deque()  # streams that the server has not been told of
         self._local = threading.local()
@@ -89,8 +90,7 @@ class RuntimeEndpoint(Backend):
         return {"backend": self.name, "url": self._url, **self.ask("GET", "/get_server_info")}
 
     def close(self) -> None:
-        self._calls.shutdown(wait=False, cancel_futures=True)
-        self._calls.shutdown(wait=True)
+        self.calls.close()
         self._aborts.shutdown(wait=True)  # after the calls: their ends are told of here
         for session in self._sessions:
             session.close()
@@ -104,10 +104,16 @@ class RuntimeEndpoint(Backend):
             return found
 
     def send(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, request_id: str = "", wait: Any = None
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        request_id: str = "",
+        cancelled: threading.Event | None = None,
     ) -> requests.Response:
-        """An answer with status 200, its body still to be read. `wait` is an event that ends waiting for a retry."""
-        pause = wait or threading.Event()
+        """An answer with status 200, its body still to be read. Cancelled when that event comes before a retry."""
+        pause = cancelled or threading.Event()
         for attempt in range(self._retries + 1):
             is_last = attempt == self._retries
             try:
@@ -115,14 +121,14 @@ class RuntimeEndpoint(Backend):
             except requests.ConnectionError as error:
                 if is_last:
                     raise self._unavailable(f"cannot be reached ({error.__class__.__name__})") from error
-                pause.wait(min(0.1 * 2**attempt, _LONGEST_WAIT))
+                _wait(pause, min(0.1 * 2**attempt, _LONGEST_WAIT))
                 continue
             if answer.ok:
                 return answer
             with answer:
                 if answer.status_code not in _TRY_AGAIN or is_last:
                     raise _error_of(answer)
-                pause.wait(_seconds(answer.headers.get("Retry-After"), 0.1 * 2**attempt))
+                _wait(pause, _seconds(answer.headers.get("Retry-After"), 0.1 * 2**attempt))
         raise AssertionError("the last attempt returns or raises")
 
     def _send_once(self, method: str, path: str, body: Mapping[str, Any] | None, request_id: str) -> requests.Response:
@@ -177,11 +183,23 @@ class RuntimeEndpoint(Backend):
         except (requests.RequestException, LmprogError):
             return  # the server is gone, and so are its streams
 
-    def start(self, run: Callable[[], None]) -> None:
-        """Run a call on one of the endpoint's threads."""
-        self._calls.submit(run)
+    def answer(
+        self, path: str, body: Mapping[str, Any], request_id: str, cancelled: threading.Event, report: Report
+    ) -> Mapping[str, Any]:
+        """What the server says to a model call; of a stream, its last event."""
+        with self.send("POST", path, body, request_id=request_id, cancelled=cancelled) as answer:
+            if not body.get("stream"):
+                whole: dict[str, Any] = answer.json()
+                return whole
+            for event in self._events(answer):
+                if "error" in event:
+                    raise _error(event)
+                if "output_ids" in event:
+                    return event
+                report(event["delta"])
+            raise BackendUnavailable("The server's stream had no end.")
 
-    def lines(self, answer: requests.Response) -> Iterator[dict[str, Any]]:
+    def _events(self, answer: requests.Response) -> Iterator[dict[str, Any]]:
         """Events of a stream as they come. BackendUnavailable when the connection breaks."""
         buffer = b""
         try:
@@ -195,6 +213,11 @@ class RuntimeEndpoint(Backend):
         except requests.RequestException as error:
             raise self._unavailable("closed the connection in the middle of an answer") from error
         raise self._unavailable("ended an answer before its end")
+
+
+def _wait(cancelled: threading.Event, seconds: float) -> None:
+    if cancelled.wait(seconds):
+        raise Cancelled("The call was cancelled while it waited to be made again.")
 
 
 def _seconds(text: str | None, otherwise: float) -> float:
@@ -263,10 +286,10 @@ class EndpointStream(Stream):
     # -- model calls ----------------------------------------------------------------------------------------------
 
     def generate(self, call: GenerateCall, sink: Sink) -> PendingCall:
-        body = {**self._prompt(), **_sampling(call), "stream": call.wants_deltas}
+        body = {**self._prompt(), **_routing(call), **_sampling(call), "stream": call.wants_deltas}
         if call.heal is not None:
             body["heal"] = call.heal
-        return _EndpointCall(self._endpoint, "/generate", body, sink, self._generated)
+        return self._call("/generate", body, sink, self._generated)
 
     def _generated(self, answer: Mapping[str, Any]) -> GenerateResult:
         meta, ids = answer["meta_info"], answer["output_ids"]
@@ -276,7 +299,8 @@ class EndpointStream(Stream):
         return _generate_result(answer)
 
     def score(self, call: ScoreCall, sink: Sink) -> PendingCall:
-        body = {**self._prompt(), "choices": list(call.choices), "unconditional": call.unconditional}
+        choices = {"choices": list(call.choices), "unconditional": call.unconditional}
+        body = {**self._prompt(), **_routing(call), **choices}
 
         def scored(answer: Mapping[str, Any]) -> ScoreResult:
             meta = answer["meta_info"]
@@ -285,7 +309,21 @@ class EndpointStream(Stream):
             self.append_text(meta["pending"])
             return _score_result(call, answer)
 
-        return _EndpointCall(self._endpoint, "/select", body, sink, scored)
+        return self._call("/select", body, sink, scored)
+
+    def _call(
+        self, path: str, body: Mapping[str, Any], sink: Sink, finish: Callable[[Mapping[str, Any]], Any]
+    ) -> PendingCall:
+        endpoint, request_id, cancelled = self._endpoint, f"lmprog-{uuid.uuid4().hex}", threading.Event()
+
+        def cancel() -> None:
+            cancelled.set()
+            endpoint.abort(request_id)
+
+        def work(report: Report) -> Mapping[str, Any]:
+            return endpoint.answer(path, body, request_id, cancelled, report)
+
+        return endpoint.calls.start(sink, work, finish, cancel)
 
     def append_choice(self, choice: ChoiceScore) -> None:
         self._ids += choice.token_ids
@@ -296,71 +334,12 @@ class EndpointStream(Stream):
         return {"input_ids": list(self._ids), "segments": list(self._pending), "stream_id": self._id}
 
 
-class _EndpointCall(PendingCall):
-    """One call on its way. Exactly one of the sink's `done` and `fail` is called, once."""
-
-    def __init__(
-        self,
-        endpoint: RuntimeEndpoint,
-        path: str,
-        body: Mapping[str, Any],
-        sink: Sink,
-        finish: Callable[[Mapping[str, Any]], Any],
-    ) -> None:
-        self._endpoint, self._path, self._body, self._sink, self._finish = endpoint, path, body, sink, finish
-        self._request_id = f"lmprog-{uuid.uuid4().hex}"
-        self._lock = threading.Lock()
-        self._has_ended = threading.Event()
-        try:
-            endpoint.start(self._run)
-        except RuntimeError:
-            self._fail(Cancelled("The endpoint is closed; make a new one."))
-
-    def cancel(self) -> None:
-        if self._end():
-            self._endpoint.abort(self._request_id)
-            self._sink.fail(Cancelled("The call was cancelled."))
-
-    def _end(self) -> bool:
-        """True for the first to ask."""
-        with self._lock:
-            is_first = not self._has_ended.is_set()
-            self._has_ended.set()
-            return is_first
-
-    def _fail(self, error: BaseException) -> None:
-        if self._end():
-            self._sink.fail(error)
-
-    def _run(self) -> None:
-        if self._has_ended.is_set():
-            return
-        try:
-            value = self._finish(self._answer())
-        except BaseException as error:  # a waiting program must hear of it, whatever it is
-            self._fail(error)
-            return
-        if self._end():
-            self._sink.done(value)
-
-    def _answer(self) -> Mapping[str, Any]:
-        send, body = self._endpoint.send, self._body
-        with send("POST", self._path, body, request_id=self._request_id, wait=self._has_ended) as answer:
-            if not body.get("stream"):
-                whole: dict[str, Any] = answer.json()
-                return whole
-            for event in self._endpoint.lines(answer):
-                if "error" in event:
-                    raise _error(event)
-                if "output_ids" in event:
-                    return event
-                if self._has_ended.is_set():
-                    raise Cancelled("The call was cancelled.")
-                self._sink.delta(event["delta"])
-            raise BackendUnavailable("The server's stream had no end.")
-
-
 # -- from and to JSON --------------------------------------------------------------------------------------------------
+
+
+def _routing(call: GenerateCall | ScoreCall) -> dict[str, Any]:
+    wanted = call.routing
+    return {"use_cache": wanted.cache, "cache_salt": wanted.cache_salt, "priority": wanted.priority}
 
 
 def _sampling(call: GenerateCall) -> dict[str, Any]:

@@ -27,7 +27,8 @@ from lmprog.backends.base import (
     Stream,
 )
 from lmprog.backends.openai_answers import Collector, echo_scores, response_format
-from lmprog.backends.remote import ChatBackend, Clock, Message, Report, client_package
+from lmprog.backends.remote import ChatBackend, Clock, Message, client_package
+from lmprog.backends.threads import Report
 from lmprog.errors import InvalidArgument, RequestRefused, UnsupportedParameter
 from lmprog.sampling import OF_ONE_CALL, Sampling
 

@@ -16,7 +16,8 @@ from lmprog.backends.base import (
     TokenLogprob,
     Usage,
 )
-from lmprog.backends.remote import Clock, Report
+from lmprog.backends.remote import Clock
+from lmprog.backends.threads import Report
 from lmprog.errors import BackendUnavailable, RequestRefused
 
 _FINISH: Mapping[str, FinishReason] = {"stop": "stop", "length": "length", "content_filter": "abort"}

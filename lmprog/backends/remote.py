@@ -8,11 +8,10 @@ from __future__ import annotations
 import importlib
 import json
 import math
-import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from lmprog.backends.base import (
@@ -27,9 +26,9 @@ from lmprog.backends.base import (
     Sink,
     Stream,
 )
+from lmprog.backends.threads import CallThreads, Report
 from lmprog.errors import (
     BackendUnavailable,
-    Cancelled,
     LmprogError,
     MissingDependency,
     ModelNotFound,
@@ -41,7 +40,6 @@ from lmprog.errors import (
 from lmprog.sampling import Sampling
 
 Message = dict[str, str]
-Report = Callable[[str], None]
 _TRY_AGAIN = (408, 409, 425, 429)
 
 
@@ -63,68 +61,26 @@ class RemoteBackend(Backend):
 
     def __init__(self, model_name: str, max_concurrency: int) -> None:
         self.model_name = model_name
-        self._calls = ThreadPoolExecutor(max_concurrency, thread_name_prefix=f"lmprog-{self.name}")
+        self._calls = CallThreads(max_concurrency, f"lmprog-{self.name}")
 
     def server_info(self) -> dict[str, Any]:
         return {"backend": self.name, "model": self.model_name}
 
     def close(self) -> None:
         """Calls that wait are cancelled; those under way are waited for."""
-        self._calls.shutdown(wait=True, cancel_futures=True)
+        self._calls.close()
 
     def start(self, sink: Sink, work: Callable[[Report], Any], commit: Callable[[Any], None]) -> PendingCall:
         """Run `work` on a thread; `commit` what it returns, unless the call was cancelled, and report it."""
-        call = _ThreadedCall(self.model_name, sink, work, commit)
-        try:
-            self._calls.submit(call.run).add_done_callback(call.forget)
-        except RuntimeError:
-            sink.fail(Cancelled("The backend is closed; make a new one."))
-        return call
 
+        def fail(error: BaseException) -> None:
+            sink.fail(language_error(error, self.model_name))
 
-class _ThreadedCall(PendingCall):
-    """Exactly one of the sink's `done` and `fail` is called, once."""
+        def finish(result: Any) -> Any:
+            commit(result)
+            return result
 
-    def __init__(
-        self, model_name: str, sink: Sink, work: Callable[[Report], Any], commit: Callable[[Any], None]
-    ) -> None:
-        self._model_name, self._sink, self._work, self._commit = model_name, sink, work, commit
-        self._lock = threading.Lock()
-        self._has_ended = False
-
-    def cancel(self) -> None:
-        if self._end():
-            self._sink.fail(Cancelled("The call was cancelled."))
-
-    def forget(self, future: Future[None]) -> None:
-        if future.cancelled():  # the backend was closed before a thread was free
-            self.cancel()
-
-    def run(self) -> None:
-        if self._has_ended:
-            return
-        try:
-            result = self._work(self._report)
-        except BaseException as error:  # a waiting program must hear of it, whatever it is
-            if self._end():
-                self._sink.fail(language_error(error, self._model_name))
-            return
-        if self._end():
-            self._commit(result)
-            self._sink.done(result)
-
-    def _report(self, text: str) -> None:
-        if self._has_ended:
-            raise Cancelled("The call was cancelled.")  # leaves the client's stream, which closes the connection
-        if text:
-            self._sink.delta(text)
-
-    def _end(self) -> bool:
-        """True for the first to ask."""
-        with self._lock:
-            is_first = not self._has_ended
-            self._has_ended = True
-            return is_first
+        return self._calls.start(replace(sink, fail=fail), work, finish)
 
 
 # -- chats ------------------------------------------------------------------------------------------------------------

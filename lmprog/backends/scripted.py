@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from lmprog import chat
 from lmprog.backends.base import (
+    AS_USUAL,
     FEATURES,
     Backend,
     ChoiceScore,
@@ -30,7 +31,9 @@ from lmprog.backends.base import (
     FinishReason,
     GenerateCall,
     GenerateResult,
+    Once,
     PendingCall,
+    Routing,
     ScoreCall,
     ScoreResult,
     Sink,
@@ -59,6 +62,7 @@ class ScriptedCall:
     heal: bool | None = None
     choices: tuple[str, ...] = ()
     unconditional: bool = False
+    routing: Routing = AS_USUAL
     answer: str | None = None  # text that was generated
     error: BaseException | None = None  # Cancelled when the program took the call back
 
@@ -233,7 +237,12 @@ class ScriptedStream(Stream):
 
     def generate(self, call: GenerateCall, sink: Sink) -> PendingCall:
         logged = self._backend._log(
-            "generate", prompt=self.text, sampling=call.sampling, constraint=call.constraint, heal=call.heal
+            "generate",
+            prompt=self.text,
+            sampling=call.sampling,
+            constraint=call.constraint,
+            heal=call.heal,
+            routing=call.routing,
         )
         delivery = _Delivery(self, logged, sink)
         delivery.start(lambda: self._backend._generate(logged, self._known_words), call.wants_deltas)
@@ -241,7 +250,11 @@ class ScriptedStream(Stream):
 
     def score(self, call: ScoreCall, sink: Sink) -> PendingCall:
         logged = self._backend._log(
-            "score", prompt=self.text, choices=tuple(call.choices), unconditional=call.unconditional
+            "score",
+            prompt=self.text,
+            choices=tuple(call.choices),
+            unconditional=call.unconditional,
+            routing=call.routing,
         )
         delivery = _Delivery(self, logged, sink)
         delivery.start(lambda: self._backend._score(logged, self._known_words), wants_deltas=False)
@@ -270,8 +283,7 @@ class _Delivery(PendingCall):
     def __init__(self, stream: ScriptedStream, call: ScriptedCall, sink: Sink) -> None:
         self._stream, self._call, self._sink = stream, call, sink
         self._backend = stream._backend
-        self._lock = threading.Lock()
-        self._has_ended = False
+        self._end = Once()
         self._alarm: Alarm | None = None
 
     def start(self, compute: Callable[[], GenerateResult | ScoreResult], wants_deltas: bool) -> None:
@@ -299,7 +311,7 @@ class _Delivery(PendingCall):
 
     def _send(self, result: GenerateResult, words: Iterable[str]) -> None:
         for word in words:
-            if self._has_ended:
+            if self._end.is_over:
                 return
             self._sink.delta(word)
             if self._backend._token_delay > 0:
@@ -308,22 +320,20 @@ class _Delivery(PendingCall):
         self._finish(result)
 
     def _finish(self, result: GenerateResult | ScoreResult) -> None:
-        if self._end():
+        if self._ends():
             if isinstance(result, GenerateResult):
                 self._call.answer = result.text
                 self._stream._commit(result.text)
             self._sink.done(result)
 
     def _fail(self, error: BaseException) -> None:
-        if self._end():
+        if self._ends():
             self._call.error = error
             self._sink.fail(error)
 
-    def _end(self) -> bool:
-        with self._lock:
-            if self._has_ended:
-                return False
-            self._has_ended = True
+    def _ends(self) -> bool:
+        if not self._end.is_first():
+            return False
         if self._alarm is not None:
             self._alarm.cancel()
         self._backend._ended()

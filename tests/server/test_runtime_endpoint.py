@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +256,63 @@ def test_silence_ends_in_an_error() -> None:
         silent.shutdown()
         thread.join()
         silent.server_close()
+
+
+class _Busy(BaseHTTPRequestHandler):
+    """Takes no call, and wants to be left alone for long."""
+
+    asked: list[str]
+    was_asked: threading.Event
+
+    def do_POST(self) -> None:
+        self.asked.append(self.path)
+        self.send_response(503)
+        self.send_header("Retry-After", "10")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        self.was_asked.set()
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def busy() -> Iterator[tuple[str, list[str], threading.Event]]:
+    """The url of such a server, the paths that it was asked for, and an event at the first."""
+    asked: list[str] = []
+    was_asked = threading.Event()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Busy", (_Busy,), {"asked": asked, "was_asked": was_asked}))
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", asked, was_asked
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_call_that_was_cancelled_is_not_tried_again(busy: tuple[str, list[str], threading.Event]) -> None:
+    url, asked, was_asked = busy
+    with RuntimeEndpoint(url) as endpoint:
+        state = conversation.run(backend=endpoint)
+        assert was_asked.wait(5)
+        state.cancel()
+        assert isinstance(state.error(), Cancelled)
+    assert asked.count("/generate") == 1
+
+
+def test_closing_ends_the_calls_that_wait_for_a_thread(busy: tuple[str, list[str], threading.Event]) -> None:
+    url, _, was_asked = busy
+    endpoint = RuntimeEndpoint(url, max_concurrency=1)
+    with contextlib.ExitStack() as stack:
+        stack.callback(endpoint.close)
+        states = [conversation.run(backend=endpoint) for _ in range(2)]
+        assert was_asked.wait(5)
+        closing = threading.Thread(target=endpoint.close)
+        closing.start()
+        assert isinstance(states[1].error(), Cancelled)
+        states[0].cancel()
+        closing.join()
 
 
 def test_it_needs_no_runtime() -> None:
