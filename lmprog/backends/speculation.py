@@ -140,13 +140,15 @@ class SpeculativeStream(ForwardingStream):
             return False
         return bool(sampling.stop) or (self._turn is not None and self._turn.text != "")
 
-    def ask(self, call: GenerateCall, sink: Sink, branch: _Later) -> PendingCall:
-        """Let the model write ahead, on a branch that is for the caller to close."""
+    def fork_to_ask(self) -> Stream:
+        """A branch for the model to write ahead on, for the caller to close."""
         start = self._stream if self._turn is None else self._turn.start
-        stream = start.fork(1)[0]
-        branch.set(stream)
+        return start.fork(1)[0]
+
+    def asked(self, call: GenerateCall) -> GenerateCall:
+        """What the model is asked in place of `call`."""
         sampling = replace(call.sampling, stop=None, max_tokens=self._tokens)
-        return stream.generate(GenerateCall(sampling, heal=call.heal), sink)
+        return GenerateCall(sampling, heal=call.heal, routing=call.routing)
 
     def take(self, call: GenerateCall, result: GenerateResult, usage: Usage, sink: Sink) -> bool:
         """Go on with what the model wrote. False when it does not agree with the program."""
@@ -211,7 +213,7 @@ class _Speculation(PendingCall):
 
     def _ask(self) -> None:
         self._attempt += 1
-        attempt, branch = self._attempt, _Later()
+        attempt, branch = self._attempt, self._stream.fork_to_ask()
 
         def done(result: GenerateResult) -> None:
             branch.close()
@@ -222,7 +224,7 @@ class _Speculation(PendingCall):
             self._sink.fail(error)
 
         try:
-            inner = self._stream.ask(self._call, Sink(lambda _: None, done, fail), branch)
+            inner = branch.generate(self._stream.asked(self._call), Sink(lambda _: None, done, fail))
         except BaseException:
             branch.close()
             raise
@@ -256,27 +258,6 @@ class _Speculation(PendingCall):
             f"The model was asked {_ATTEMPTS} times for a message that begins with {begun!r}, and wrote {text[:80]!r};",
             hint="show it the format in the prompt.",
         )
-
-
-class _Later:
-    """Closes a stream as soon as it is known and no longer needed, whichever comes last."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._stream: Stream | None = None
-        self._is_over = False
-
-    def set(self, stream: Stream) -> None:
-        with self._lock:
-            self._stream, is_over = stream, self._is_over
-        if is_over:
-            stream.close()
-
-    def close(self) -> None:
-        with self._lock:
-            self._is_over, stream = True, self._stream
-        if stream is not None:
-            stream.close()
 
 
 def _drawn(call: GenerateCall) -> Sampling:
