@@ -58,7 +58,10 @@ def _append_gen(state: State, node: Gen, location: str) -> None:
     sampling = _effective(state, node.sampling)
     _refuse_two_ways(node, sampling)
     record = Record("gen", node.name or "", location=location)
-    call = GenerateCall(sampling, node.constraint, node.heal, wants_deltas=state._run.settings.wants_deltas)
+    settings = state._run.settings
+    call = GenerateCall(
+        sampling, node.constraint, node.heal, wants_deltas=settings.wants_deltas, routing=settings.routing
+    )
     if _samples_of(sampling) > 1:
         samples = SamplesStep(record, call, node.convert)
         state._declare(node.name, Computed(lambda: record.status == "done", samples.value, record))

@@ -196,7 +196,7 @@ class BeamStep(Step, PendingCall):
         retries = self._executor.settings.retries
         self._round = _Round(len(calls), retries, partial(turns.take, partial(self._go_on, then)))
         for index, (stream, sampling) in enumerate(calls):
-            call = GenerateCall(sampling, heal=self._heal)
+            call = GenerateCall(sampling, heal=self._heal, routing=self._executor.settings.routing)
             self._round.begin(index, stream, call)
         if self._is_cancelled:
             self._round.cancel()

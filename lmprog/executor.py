@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from lmprog import turns, waiting
-from lmprog.backends.base import PendingCall, Stream
+from lmprog.backends.base import AS_USUAL, PendingCall, Routing, Stream
 from lmprog.errors import BlockingRead, add_note
 from lmprog.record import Record
 from lmprog.waiting import Callback, Predicate
@@ -33,6 +33,7 @@ class Settings(NamedTuple):
     wants_deltas: bool = False  # the run streams
     retries: int = 0  # how often a call is made again when the backend cannot be reached
     is_async: bool = False  # the program is an `async def`: it must not block its event loop
+    routing: Routing = AS_USUAL  # of every call
 
 
 class Step(ABC):

@@ -12,7 +12,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from lmprog import arguments, context
-from lmprog.backends.base import Backend
+from lmprog.backends.base import AS_USUAL, Backend
 from lmprog.context import RunContext
 from lmprog.errors import BlockingRead, InvalidArgument, RunTimeout
 from lmprog.executor import Executor, Settings
@@ -70,8 +70,10 @@ class Program(Generic[P, R]):
 
     Keywords that are parameters of the function go to it. Others are options of the run: backend, stream, timeout
     (seconds for the whole run), retries (how often a model call is made again when the backend cannot be reached),
-    num_api_spec_tokens (one request for several gens, see `lmprog.backends.speculation`), and any sampling parameter,
-    stronger than what `@function` says and weaker than what a gen says.
+    num_api_spec_tokens (one request for several gens, see `lmprog.backends.speculation`), cache (False: reuse no KV),
+    cache_salt (share KV with runs of the same salt only), priority (higher goes first), and any sampling parameter,
+    stronger than what `@function` says and weaker than what a gen says. Runs that the program starts inherit cache,
+    cache_salt and priority.
     """
 
     def __init__(
@@ -249,8 +251,10 @@ class Program(Generic[P, R]):
     def _start(self, options: RunOptions) -> Run[R]:
         caller = context.current.get()
         backend = options.on(options.backend or (caller.backend if caller else default_backend()))
-        settings = Settings(options.stream, options.retries, isinstance(self, AsyncProgram))
+        routing = options.routing(caller.settings.routing if caller else AS_USUAL)
+        settings = Settings(options.stream, options.retries, isinstance(self, AsyncProgram), routing)
         run_context = RunContext(backend, settings)
+        run_context.require(routing.given())
         run_context.require_sampling(options.sampling)
         run_context.require_sampling(self.sampling)
         record = Record("program", self.name)
@@ -414,8 +418,8 @@ def function(function: Callable[..., Any] | None = None, /, **options: Any) -> A
         @function                                   @function(temperature=0, backend=runtime)
         def judge(s, essay): ...                    async def judge(s, essay): ...
 
-    Options are any sampling parameter, as the default of the program's gens, and backend, timeout, retries and
-    num_api_spec_tokens.
+    Options are any sampling parameter, as the default of the program's gens, and backend, timeout, retries,
+    num_api_spec_tokens, cache, cache_salt and priority.
     Works for methods (`def step(self, s, x)`), keyword-only parameters and `async def`.
     """
     for name in options:

@@ -17,6 +17,7 @@ from lmprog.backends.base import (
     GenerateCall,
     GenerateResult,
     PendingCall,
+    Routing,
     ScoreCall,
     ScoreResult,
     Sink,
@@ -150,6 +151,7 @@ class LocalStream(Stream):
             constraint=_runtime_constraint(call),
             prefix_text=healed.held_back,
             lease=self._lease,
+            **_runtime_routing(call.routing),
         )
 
         def finish(done: runtime_request.Completion) -> GenerateResult:
@@ -167,7 +169,8 @@ class LocalStream(Stream):
         with _language_errors():
             ids, text = self._commit()
             split = joint_split(self._runtime.tokenizer, ids, text, call.choices)
-        request = ScoreRequest(token_ids=split.token_ids, choices=split.choices, lease=self._lease)
+        routing = _runtime_routing(call.routing)
+        request = ScoreRequest(token_ids=split.token_ids, choices=split.choices, lease=self._lease, **routing)
         self._ids, self._pending = list(split.token_ids), []
         self._append([split.pending])
         if not call.unconditional:
@@ -175,6 +178,7 @@ class LocalStream(Stream):
         alone = ScoreRequest(
             token_ids=[self._runtime.tokenizer.prefix_id],
             choices=[self._runtime.tokenizer.encode(choice) for choice in call.choices],
+            **routing,
         )
         both = _Both(sink, lambda joint, bare: _score_result(call.choices, joint, bare))
         parts = ((request, both.sink(0)), (alone, both.sink(1)))
@@ -283,6 +287,10 @@ def _runtime_params(sampling: Sampling) -> runtime_request.SamplingParams:
     from lmprog_runtime.request import SamplingParams
 
     return SamplingParams(**sampling.given())  # same names and types as Sampling's; tests check each
+
+
+def _runtime_routing(routing: Routing) -> dict[str, Any]:
+    return {"use_cache": routing.cache, "salt": routing.cache_salt, "priority": routing.priority}
 
 
 def _runtime_constraint(call: GenerateCall) -> runtime_request.Constraint | None:

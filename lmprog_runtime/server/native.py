@@ -71,6 +71,7 @@ class SelectBody(Strict):
     stream_id: StreamId | None = None
     cache_salt: Salt | None = None
     priority: Priority = 0
+    use_cache: bool = True
 
 
 class ForkBody(Strict):
@@ -213,18 +214,19 @@ def _score_requests(runtime: LocalRuntime, body: SelectBody) -> tuple[list[Score
         raise RequestRefused("Give either choices (texts) or choice_ids.")
     if body.text is not None and (body.segments is not None or (body.choice_ids and body.input_ids)):
         raise RequestRefused("Give one kind of prompt: text, input_ids, or segments.")
+    routing: dict[str, Any] = {"salt": body.cache_salt, "priority": body.priority, "use_cache": body.use_cache}
     if body.choices is None:
         prompt: Prompt = body.text if body.text is not None else body.input_ids or []
         ids = prompt_ids(runtime, prompt)[0]
-        return [ScoreRequest(ids, body.choice_ids or [], salt=body.cache_salt, priority=body.priority)], {}
+        return [ScoreRequest(ids, body.choice_ids or [], **routing)], {}
     committed = body.input_ids or []
     pieces = body.segments if body.segments is not None else [body.text or ""]
     split = segments.split(runtime, committed, pieces, body.choices)
     extra = {"prompt_ids": split.token_ids[len(committed) :], "pending": split.pending}
-    requests = [ScoreRequest(split.token_ids, split.choices, salt=body.cache_salt, priority=body.priority)]
+    requests = [ScoreRequest(split.token_ids, split.choices, **routing)]
     if body.unconditional:
         alone = [runtime.tokenizer.encode(choice) for choice in body.choices]
-        requests.append(ScoreRequest([runtime.tokenizer.prefix_id], alone, salt=body.cache_salt))
+        requests.append(ScoreRequest([runtime.tokenizer.prefix_id], alone, **routing))
     return requests, extra
 
 
