@@ -82,7 +82,7 @@ class Splitter:
             shown, tag, text = self._matcher.push(text)
             pieces += self._show(shown)
             if tag is not None:
-                pieces += self._turn(tag)
+                pieces += self._show(tag) if self._reader is not None and self._reader.is_in_text else self._turn(tag)
         return pieces
 
     def end(self) -> list[Piece]:

@@ -69,6 +69,10 @@ def format_of(template: str | None) -> ToolFormat:
 class Reader(Protocol):
     """Reads what is between an opening and its closing."""
 
+    @property
+    def is_in_text(self) -> bool:
+        """Whether what comes next is inside a string of JSON, where a closing is nothing but text."""
+
     def push(self, text: str) -> list[Part]: ...
 
     def end(self) -> list[Part] | None:
@@ -109,6 +113,10 @@ class JsonReader:
         self._is_text = False  # they are JSON inside a text: given on whole, once they are
         self._held: list[str] = []  # since the last call; or of arguments inside a text
         self._has_called = False
+
+    @property
+    def is_in_text(self) -> bool:
+        return self._head.is_in_text if self._value is None else self._value.is_in_text
 
     def push(self, text: str) -> list[Part]:
         parts: list[Part] = []
@@ -156,23 +164,34 @@ class _Head:
     def __init__(self) -> None:
         self.name = ""  # once they have begun
         self._is_lost = False  # keys in another order, or no call: nothing that comes can begin the arguments
+        self._is_json = False  # a brace or bracket has come; before it, quotation marks are prose
+        self._quotes = _Quotes()
         self._reading = _read_head()
         next(self._reading)
 
+    @property
+    def is_in_text(self) -> bool:
+        return self._quotes.is_open
+
     def push(self, text: str) -> int | None:
         """Where in `text` the arguments begin; None while they do not."""
-        if self._is_lost:
-            return None
         for at, character in enumerate(text):
-            try:
-                self._reading.send(character)
-            except StopIteration as found:
-                self.name = found.value
+            if not self._is_lost and self._ends_at(character):
                 return at
-            except ValueError:
-                self._is_lost = True
-                return None
+            self._is_json = self._is_json or character in "{["
+            if self._is_json:
+                self._quotes.push(character)
         return None
+
+    def _ends_at(self, character: str) -> bool:
+        try:
+            self._reading.send(character)
+        except StopIteration as found:
+            self.name = found.value
+            return True
+        except ValueError:
+            self._is_lost = True
+        return False
 
 
 _Reading = Generator[None, str, str]
@@ -276,13 +295,32 @@ def _text(name: Any) -> str:
     return name
 
 
+class _Quotes:
+    """Follows JSON into its strings and out of them."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self._is_escaped = False
+
+    def push(self, character: str) -> None:
+        if self.is_open:
+            self.is_open = self._is_escaped or character != '"'
+            self._is_escaped = character == "\\" and not self._is_escaped
+        else:
+            self.is_open = character == '"'
+
+
 class _JsonValue:
     """Finds the end of one JSON value in pieces of text."""
 
     def __init__(self) -> None:
         self._depth = 0
         self._kind = ""  # "container", "text" or "scalar", once its first character is known
-        self._in_text = self._is_escaped = False
+        self._quotes = _Quotes()
+
+    @property
+    def is_in_text(self) -> bool:
+        return self._quotes.is_open and self._kind != "scalar"
 
     def push(self, text: str) -> int | None:
         """Length of the part of `text` that belongs to the value, or None while it goes on after it."""
@@ -296,15 +334,10 @@ class _JsonValue:
         return None
 
     def _ends_with(self, character: str) -> bool:
-        if self._in_text:
-            self._in_text = self._is_escaped or character != '"'
-            self._is_escaped = character == "\\" and not self._is_escaped
-        elif character == '"':
-            self._in_text = True
-            return False
-        else:
+        if not self._quotes.is_open:
             self._depth += (character in "{[") - (character in "}]")
-        return self._kind != "scalar" and not self._in_text and self._depth == 0
+        self._quotes.push(character)
+        return self._kind != "scalar" and not self._quotes.is_open and self._depth == 0
 
 
 # -- XML ---------------------------------------------------------------------------------------------------------------
@@ -316,6 +349,8 @@ _PARAMETER = re.compile(r"<parameter=([^<>\s]+)>\n?(.*?)\n?(?:</parameter>|\Z)",
 
 class XmlReader:
     """Calls with a tag for each parameter. Values are texts; the tool's schema says which of them are JSON."""
+
+    is_in_text = False  # values are not quoted: nothing tells a closing in them from the one of the call
 
     def __init__(self, schemas: Schemas) -> None:
         self._schemas, self._text = schemas, ""

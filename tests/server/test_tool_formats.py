@@ -53,6 +53,8 @@ OSLO: Any = ("weather", {"city": "Oslo", "days": 2})
 ROME: Any = ("weather", {"city": 'Ro"me}', "days": 1})
 HARD = json.dumps(ROME[1])
 EASY = json.dumps(OSLO[1])
+SHUT: Any = ("weather", {"city": 'a\\"</tool_call>\\', "</tool_call>": 1})
+CLOSING = json.dumps(SHUT[1])
 
 WRITTEN = [
     (HERMES, f'Well.<tool_call>\n{{"name": "weather", "arguments": {EASY}}}\n</tool_call>', "Well.", [OSLO]),
@@ -63,6 +65,16 @@ WRITTEN = [
     (HERMES, f'[{{"name": "weather", "arguments": {EASY}}}]', f'[{{"name": "weather", "arguments": {EASY}}}]', []),
     (HERMES, "a <tool_call> that is none</tool_call>!", "a <tool_call> that is none</tool_call>!", []),
     (HERMES, "a <tool_call> that does not end", "a <tool_call> that does not end", []),
+    (HERMES, f'<tool_call>{{"name": "weather", "arguments": {CLOSING}}}</tool_call>.' * 2, "..", [SHUT, SHUT]),
+    (HERMES, f'<tool_call>{{"name": "weather", "arguments": {json.dumps(CLOSING)}}}</tool_call>.', ".", [SHUT]),
+    (HERMES, f'<tool_call>{{"arguments": {CLOSING}, "name": "weather"}}</tool_call>.', ".", [SHUT]),
+    (HERMES, f'<tool_call>[{{"arguments": {CLOSING}, "name": "weather"}}]</tool_call>.', ".", [SHUT]),
+    (HERMES, f'<tool_call>weather[ARGS]{CLOSING}</tool_call>.', ".", [SHUT]),
+    (HERMES, f'<tool_call>[{{"name": "now", "arguments": {{}}}}, {{"name": "weather", "arguments": {CLOSING}}}]'
+             "</tool_call>.", ".", [("now", {}), SHUT]),
+    (HERMES, '<tool_call>{"name": "</tool_call>", "arguments": {}}</tool_call>.', ".", [("</tool_call>", {})]),
+    (HERMES, '<tool_call>{"name": "now", "arguments": {}}"</tool_call>.', ".", [("now", {})]),
+    (HERMES, '<tool_call> it"s none</tool_call>.', '<tool_call> it"s none</tool_call>.', []),
     (XML, "<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n<parameter=days>\n2\n</parameter>\n"
           "</function>\n</tool_call>", "", [OSLO]),
     (XML, "<tool_call><function=weather><parameter=city>12</parameter></function></tool_call>", "",
@@ -94,17 +106,19 @@ def test_calls_are_found_wherever_the_stream_is_cut(
     assert read(text, known, list(range(len(text)))) == (content, calls)
 
 
+TEXTS = st.text() | st.lists(st.sampled_from(["</tool_call>", '"', "\\", "{", "]"])).map("".join)
+
+
 @given(
-    given_arguments=st.dictionaries(st.text(), st.recursive(st.none() | st.booleans() | st.integers() | st.text(),
-                                    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=6)),
+    given_arguments=st.dictionaries(TEXTS, st.recursive(st.none() | st.booleans() | st.integers() | TEXTS,
+                                    lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner), max_leaves=6)),
     cuts=st.lists(st.integers(0, 10_000), max_size=12),
     is_ascii=st.booleans(),
 )  # fmt: skip
 def test_any_arguments_survive(given_arguments: Any, cuts: list[int], is_ascii: bool) -> None:
     written = json.dumps(given_arguments, ensure_ascii=is_ascii)
-    if "</tool_call>" not in written:
-        text = f'<tool_call>{{"name": "f", "arguments": {written}}}</tool_call>'
-        assert read(text, HERMES, cuts) == ("", [("f", given_arguments)])
+    text = f'<tool_call>{{"name": "f", "arguments": {written}}}</tool_call>'
+    assert read(text, HERMES, cuts) == ("", [("f", given_arguments)])
     both = f'[TOOL_CALLS][{{"name": "f", "arguments": {written}}}, {{"name": "g", "arguments": {{}}}}]'
     assert read(both, MISTRAL, cuts) == ("", [("f", given_arguments), ("g", {})])
 
