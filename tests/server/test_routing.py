@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lmprog import Backend, Runtime, RuntimeEndpoint, State, function, gen, select
+from lmprog import Backend, Runtime, RuntimeEndpoint, State, beam, function, gen, select
 from lmprog_runtime.runtime import LocalRuntime
 from tests.support.tiny_server import ASCII_ONLY, Served, tiny_runtime
 
@@ -57,7 +57,7 @@ def test_runs_share_with_those_of_their_salt_only(place: Place) -> None:
     assert again[0] > first[0] + len(TEXT) - 2
 
 
-def test_the_engine_gets_them_with_both_kinds_of_calls(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_gets_them_with_every_kind_of_call(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     backend, runtime = place
     seen: list[Any] = []
     submit_group = runtime.engine.submit_group
@@ -67,13 +67,13 @@ def test_the_engine_gets_them_with_both_kinds_of_calls(place: Place, monkeypatch
         return submit_group(requests, sinks)
 
     @function
-    def unconditional(s: State) -> None:
-        s += TEXT + gen("a", max_tokens=1)
+    def every_kind(s: State) -> None:
+        s += TEXT + gen("a", max_tokens=1) + beam(gen("c", max_tokens=2), width=2)
         s += select("b", ["yes", "no"], choices_method="unconditional_likelihood_normalized")
 
     monkeypatch.setattr(runtime.engine, "submit_group", record)
-    unconditional.run(backend=backend, cache=False, cache_salt="s", priority=-2).sync()
-    assert len(seen) == 3
+    every_kind.run(backend=backend, cache=False, cache_salt="s", priority=-2).sync()
+    assert len(seen) > 5
     assert {(each.use_cache, each.salt, each.priority) for each in seen} == {(False, "s", -2)}
 
 

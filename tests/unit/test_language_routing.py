@@ -62,6 +62,16 @@ def test_runs_that_a_program_starts_inherit_what_they_do_not_say() -> None:
     assert _routings(backend) == {Routing(False, "mine", 9)}
 
 
+def test_writing_ahead_carries_them() -> None:
+    @function(num_api_spec_tokens=8, **ROUTED)
+    def program(s: State) -> None:
+        s += gen("a", stop="\n") + "\n" + gen("b", stop="\n")
+
+    backend = ScriptedBackend("1\n2\n")
+    program.run(backend=backend).sync()
+    assert [call.routing for call in backend.calls] == [Routing(False, "mine", 3)]
+
+
 @pytest.mark.parametrize("name", ROUTED)
 def test_a_backend_without_them_refuses_by_name(name: str) -> None:
     backend = ScriptedBackend("b", unsupported=(name,))
