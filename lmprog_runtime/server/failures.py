@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from lmprog_runtime.errors import EngineFailed, ModelNotFound, RequestAborted, RequestRefused, RuntimeFault
+from lmprog_runtime.server.mistakes import first_mistake
 
 log = logging.getLogger("lmprog.server")
 
@@ -97,24 +98,24 @@ def add_handlers(app: FastAPI) -> None:
 
 
 def _invalid(route: str, error: RequestValidationError) -> Answer:
-    """The first mistake that names a field as the client wrote it."""
-    details: Any = error.errors()
-    first = details[0]
-    path = [str(part) for part in first["loc"] if part != "body"]
-    where = ".".join(path) or None
-    if first["type"] == "json_invalid":
-        return error_answer(400, f"The body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}.")
-    if first["type"] == "extra_forbidden":
-        return error_answer(400, f"This route has no field {where!r}; {_advice(route, error.body, path)}", param=where)
-    reason = str(first["msg"]).removeprefix("Value error, ").rstrip(".")
-    return error_answer(400, f"{where or 'The body'}: {reason}.", param=where, code=RequestRefused.code)
+    """The first mistake, named as the client wrote it."""
+    errors: Any = error.errors()
+    if errors[0]["type"] == "json_invalid":
+        reason = errors[0].get("ctx", {}).get("error", errors[0]["msg"])
+        return error_answer(400, f"The body is not JSON: {reason}.")
+    found = first_mistake(error.body, errors)
+    where = ".".join(found.path) or None
+    if found.kind == "extra_forbidden":
+        advice = _advice(route, error.body, found.path)
+        return error_answer(400, f"This route has no field {where!r}; {advice}", param=where)
+    return error_answer(400, f"{where or 'The body'}: {found.reason}.", param=where, code=RequestRefused.code)
 
 
 _FIELDS = ("temperature", "max_tokens", "stop", "messages", "prompt", "model", "stream", "logprobs")
 _NATIVE_FIELDS = ("temperature", "max_new_tokens", "stop", "top_p")  # inside sampling_params
 
 
-def _advice(route: str, body: Any, path: list[str]) -> str:
+def _advice(route: str, body: Any, path: Sequence[str]) -> str:
     """What to write instead of the last field of the path, as the end of a sentence."""
     is_native = route in ("/generate", "/fork")
     given = (*(body if isinstance(body, dict) else ()), path[-1])

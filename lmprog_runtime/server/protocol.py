@@ -9,7 +9,18 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    StrictBool,
+    StrictInt,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import CoreSchema
 
 from lmprog_runtime.errors import RequestRefused
 from lmprog_runtime.request import Constraint, SamplingParams
@@ -22,15 +33,52 @@ Salt = Annotated[str, Field(max_length=1024)]
 Ids = list[StrictInt]
 
 
+def _leave_lists_at_their_first_mistake(schema: Any) -> None:
+    if isinstance(schema, dict):
+        if schema.get("type") == "list":
+            schema["fail_fast"] = True
+        schema = list(schema.values())
+    if isinstance(schema, (list, tuple)):
+        for part in schema:
+            _leave_lists_at_their_first_mistake(part)
+
+
 class Strict(BaseModel):
-    """Refuses unknown fields. A field that is null counts as not given, as clients in other languages send it."""
+    """Refuses unknown fields. A field that is null counts as not given, as clients in other languages send it.
+
+    Of many mistakes few are noted: a body of 16 MB has room for millions, and noting each takes minutes and gigabytes.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=False)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: type[BaseModel], handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _leave_lists_at_their_first_mistake(schema)
+        return schema
 
     @model_validator(mode="before")
     @classmethod
     def _drop_nulls(cls, given: Any) -> Any:
-        return {name: value for name, value in given.items() if value is not None} if isinstance(given, dict) else given
+        """And all unknown fields but the first, which is the one that is refused."""
+        if not isinstance(given, dict):
+            return given
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        said = {name: value for name, value in given.items() if value is not None}
+        unknown = next((name for name in said if name not in known), None)
+        return {name: value for name, value in said.items() if name in known or name == unknown}
+
+
+def _values_are(kinds: tuple[type, ...], what: str) -> BeforeValidator:
+    """Refuses an object at its first value of another kind."""
+
+    def check(given: Any) -> Any:
+        for name, value in given.items() if isinstance(given, dict) else ():
+            if type(value) not in kinds:
+                raise ValueError(f"the value of {name[:64]!r} must be {what}")
+        return given
+
+    return BeforeValidator(check)
 
 
 class Sampling(Strict):
@@ -43,7 +91,7 @@ class Sampling(Strict):
     repetition_penalty: float | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Annotated[dict[str, float], _values_are((int, float), "a number")] | None = None
     stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
     stop_token_ids: Annotated[Ids, Field(max_length=MOST_STOPS)] | None = None
     stop_regex: str | None = None
@@ -271,4 +319,10 @@ class ChatRequest(Common):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     separate_reasoning: bool = False
-    chat_template_kwargs: dict[str, StrictBool | StrictInt | float | str] | None = None
+    chat_template_kwargs: (
+        Annotated[
+            dict[str, StrictBool | StrictInt | float | str],
+            _values_are((bool, int, float, str), "a number, a string, true or false"),
+        ]
+        | None
+    ) = None
