@@ -134,7 +134,7 @@ class Splitter:
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def _begin_call(self, opening: str) -> None:
-        self._reader, self._raw, self._start = self._format.reader(self._plan.schemas), opening, None
+        self._reader, self._raw, self._start = self._format.make_reader(self._plan.schemas), opening, None
         self._calls_before = self._calls
         closing = self._format.closing if self._plan.constraint is None else None
         self._matcher = StopMatcher([closing] if closing else [])

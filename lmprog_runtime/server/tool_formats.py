@@ -14,8 +14,8 @@ import json
 import re
 import secrets
 import string
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
 MARKERS = (CALL_OPEN, CALL_CLOSE, "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|python_tag|>")
@@ -35,35 +35,6 @@ class Begin(NamedTuple):
 
 
 Part = Begin | str
-
-
-class ToolFormat(NamedTuple):
-    name: Literal["hermes", "xml", "mistral", "llama3"]
-    opening: str
-    closing: str | None  # None: calls go on to the end of the answer
-    is_bare: bool = False  # an answer that begins like a call is one, without any opening
-
-    def reader(self, schemas: Schemas) -> Reader:
-        return XmlReader(schemas) if self.name == "xml" else JsonReader()
-
-    def new_id(self) -> str:
-        """Id of a call; Mistral's templates take nine letters and digits only."""
-        alphabet = string.ascii_letters + string.digits
-        text = "".join(secrets.choice(alphabet) for _ in range(9 if self.name == "mistral" else 24))
-        return text if self.name == "mistral" else f"call_{text}"
-
-
-HERMES = ToolFormat("hermes", CALL_OPEN, CALL_CLOSE)
-XML = ToolFormat("xml", CALL_OPEN, CALL_CLOSE)
-MISTRAL = ToolFormat("mistral", "[TOOL_CALLS]", None)
-LLAMA3 = ToolFormat("llama3", "<|python_tag|>", None, is_bare=True)
-
-
-def format_of(template: str | None) -> ToolFormat:
-    """The format that a chat template asks its model for. Hermes where it says nothing: then we ask for that."""
-    signs = (("<function=", XML), (CALL_OPEN, HERMES), ("[TOOL_CALLS]", MISTRAL), ("<|python_tag|>", LLAMA3))
-    bare = re.search(r'\{\\?"name\\?": .{0,80}\\?"parameters\\?":', template or "")
-    return next((known for sign, known in signs if sign in (template or "")), LLAMA3 if bare else HERMES)
 
 
 class Reader(Protocol):
@@ -378,3 +349,39 @@ def _value(text: str, schema: Any) -> Any:
         return read_json(text)
     except ValueError:
         return text
+
+
+# -- formats -----------------------------------------------------------------------------------------------------------
+
+
+class ToolFormat(NamedTuple):
+    opening: str
+    closing: str | None  # None: calls go on to the end of the answer
+    make_reader: Callable[[Schemas], Reader]
+    is_bare: bool = False  # an answer that begins like a call is one, without any opening
+    id_prefix: str = "call_"
+    id_length: int = 24  # of letters and digits after the prefix
+
+    def new_id(self) -> str:
+        """Id of a call."""
+        alphabet = string.ascii_letters + string.digits
+        return self.id_prefix + "".join(secrets.choice(alphabet) for _ in range(self.id_length))
+
+
+def _json_reader(_: Schemas) -> Reader:
+    """JSON says itself which of its values are texts."""
+    return JsonReader()
+
+
+HERMES = ToolFormat(CALL_OPEN, CALL_CLOSE, _json_reader)
+XML = ToolFormat(CALL_OPEN, CALL_CLOSE, XmlReader)
+# Mistral's templates refuse ids of other lengths.
+MISTRAL = ToolFormat("[TOOL_CALLS]", None, _json_reader, id_prefix="", id_length=9)
+LLAMA3 = ToolFormat("<|python_tag|>", None, _json_reader, is_bare=True)
+
+
+def format_of(template: str | None) -> ToolFormat:
+    """The format that a chat template asks its model for. Hermes where it says nothing: then we ask for that."""
+    signs = (("<function=", XML), (CALL_OPEN, HERMES), ("[TOOL_CALLS]", MISTRAL), ("<|python_tag|>", LLAMA3))
+    bare = re.search(r'\{\\?"name\\?": .{0,80}\\?"parameters\\?":', template or "")
+    return next((known for sign, known in signs if sign in (template or "")), LLAMA3 if bare else HERMES)

@@ -51,7 +51,8 @@ def tool_plan(request: ChatRequest, known: ToolFormat = HERMES) -> ToolPlan:
             "A required tool call and another constraint were both given; an answer can follow one only."
         )
     as_list = bool(request.parallel_tool_calls) and choice == "required"
-    forced = known if known.name == "mistral" else HERMES  # the envelope is JSON; Mistral's ids are its own
+    # The envelope is JSON; what ids look like is up to the model's template.
+    forced = HERMES._replace(id_prefix=known.id_prefix, id_length=known.id_length)
     return plan._replace(constraint=_envelopes(_chosen(request.tools, choice), as_list), format=forced)
 
 

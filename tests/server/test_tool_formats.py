@@ -164,7 +164,7 @@ class Work:
 
     def of(self, text: str) -> int:
         """For reading a text that comes one character at a time."""
-        reader, before = HERMES.reader({}), self.count
+        reader, before = HERMES.make_reader({}), self.count
         previous = sys.gettrace()
         sys.settrace(self._trace)
         try:
@@ -273,6 +273,33 @@ def test_only_one_call_when_parallel_calls_are_not_wanted() -> None:
 )
 def test_the_format_is_seen_in_the_template(template: str | None, known: ToolFormat) -> None:
     assert format_of(template) == known
+
+
+OWN = ToolFormat("<call>", "</call>", HERMES.make_reader, id_prefix="own-", id_length=5)
+IN_OWN: Any = (OWN, f'So <call>{{"name": "weather", "arguments": {EASY}}}</call>.', "So .", [OSLO])
+
+
+@pytest.mark.parametrize(
+    ("known", "ids"),
+    [(HERMES, "call_[A-Za-z0-9]{24}"), (XML, "call_[A-Za-z0-9]{24}"), (LLAMA3, "call_[A-Za-z0-9]{24}"),
+     (MISTRAL, "[A-Za-z0-9]{9}"), (OWN, "own-[A-Za-z0-9]{5}")],
+)  # fmt: skip
+def test_calls_have_ids_of_their_format(known: ToolFormat, ids: str) -> None:
+    """Also where the call is forced, and so written as JSON in whatever format."""
+    asked = ChatRequest.model_validate(
+        {"model": "m", "messages": [{"role": "user", "content": "x"}], "tools": [TOOL], "tool_choice": "required"}
+    )
+    forced = Splitter(tool_plan(asked, known), reasoning=False).push(f'{{"name": "weather", "arguments": {EASY}}}')
+    free = Splitter(tool_plan(asked.model_copy(update={"tool_choice": "auto"}), known), reasoning=False)
+    written = next(text for it, text, _, calls in [*WRITTEN, IN_OWN] if it is known and calls)
+    for pieces in (forced, [*free.push(written), *free.end()]):
+        assert all(re.fullmatch(ids, piece.call_id) for piece in pieces if piece.kind == "call")
+        assert any(piece.kind == "call" for piece in pieces)
+
+
+def test_a_format_is_what_its_fields_say() -> None:
+    _, text, content, calls = IN_OWN
+    assert read(text, OWN, list(range(len(text)))) == (content, calls)
 
 
 def test_control_tokens_that_mark_calls_are_read() -> None:
