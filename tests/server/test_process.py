@@ -68,9 +68,17 @@ def _is_healthy(process: subprocess.Popen[str], url: str) -> bool:
         return False
 
 
+def _command_lines() -> str:
+    """Of all processes, as everybody on this machine can read them."""
+    listed = subprocess.run(["ps", "-Awwo", "args"], capture_output=True, text=True, check=True)
+    return listed.stdout
+
+
 def test_sigterm_finishes_what_runs_and_the_log_has_no_prompt(model: Path) -> None:
     flags = ("--log-format", "json", "--log-requests", "--served-model-name", "small")
     with _process(model, *flags, LMPROG_API_KEY="sk-from-environment") as (process, url):
+        assert str(model) in (commands := _command_lines())
+        assert "sk-from" not in commands, "case A08: the list of processes has no key"
         headers = {"Authorization": "Bearer sk-from-environment"}
         assert httpx.get(f"{url}/v1/models").status_code == 401
         assert httpx.get(f"{url}/v1/models", headers=headers).json()["data"][0]["id"] == "small"
