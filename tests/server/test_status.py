@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,11 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lmprog_runtime.server import tracing
+from lmprog_runtime.server import launch, tracing
 from lmprog_runtime.server.guard import Finished
 from lmprog_runtime.server.metrics import Metrics
 from lmprog_runtime.server.pace import busy_line, pace_between
-from tests.support.tiny_server import ASCII_ONLY, Served, serving, tiny_runtime
+from tests.support.tiny_server import ASCII_ONLY, Served, eventually, serving, tiny_runtime
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "docs" / "deploy" / "grafana-dashboard.json"
@@ -242,6 +243,54 @@ def test_gauges_of_the_last_seconds() -> None:
         lines = metrics.text().splitlines()
         assert b'lmprog:gen_throughput{model_name="tiny"} ' + speed in lines
         assert b'lmprog:cache_hit_rate{model_name="tiny"} 0.25' in lines
+
+
+class _Readings:
+    """Counts how often a server's statistics are read."""
+
+    def __init__(self, server: Served) -> None:
+        self.count, self._read = 0, server.state.statistics
+        server.state.statistics = self  # type: ignore[assignment, method-assign]
+
+    async def __call__(self) -> dict[str, Any]:
+        numbers = await self._read()
+        self.count += 1
+        return numbers
+
+    def wait(self, more: int) -> None:
+        until = self.count + more
+        eventually(lambda: self.count >= until, 30)
+
+
+def test_a_busy_server_says_so_every_few_seconds_and_an_idle_one_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The seconds are made short; what is logged are the numbers of the work done between two readings."""
+    pattern = re.compile(
+        r"running \d+, waiting \d+, computed (\d+) tok/s, generated (\d+) tok/s, pool \d+%, hit rate (\d+%|-)"
+    )
+
+    def lines() -> list[tuple[str, ...]]:
+        found = [pattern.fullmatch(record.getMessage()) for record in caplog.records if record.name == "lmprog.server"]
+        return [line.groups() for line in found if line is not None]
+
+    monkeypatch.setattr(launch, "BUSY_LOG_SECONDS", 0.02)
+    with caplog.at_level(logging.INFO, logger="lmprog.server"), serving() as server:
+        readings = _Readings(server)
+        readings.wait(3)
+        assert lines() == [], "nothing was asked yet"
+        for _ in range(2):
+            server.ok("/v1/completions", model="tiny", prompt="a prompt", max_tokens=50, logit_bias=ASCII_ONLY)
+        server.comes_to_rest()
+        readings.wait(3)
+        told = lines()
+        assert max(int(computed) for computed, _, _ in told) > 0
+        assert max(int(generated) for _, generated, _ in told) > 0
+        assert any(rate not in ("0%", "-") for _, _, rate in told), "the second prompt was found"
+        assert server.metric("gen_throughput") == 0
+        assert server.metric("cache_hit_rate") > 0
+        readings.wait(5)
+        assert lines() == told
 
 
 # -- native routes -----------------------------------------------------------------------------------------------------
