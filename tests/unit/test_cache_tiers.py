@@ -66,6 +66,23 @@ def test_what_the_pool_evicts_comes_back_from_the_host_exactly(write_on_hit: int
     assert run(driver, text, use_cache=False).cached_tokens == 0
 
 
+@pytest.mark.parametrize(
+    ("write_on_hit", "wanted"),
+    [(0, [56, 56, 56, 56]), (1, [0, 56, 56, 56]), (2, [0, 0, 56, 56]), (3, [0, 0, 0, 56]), (None, [0, 0, 0, 0])],
+)
+def test_tokens_are_copied_down_at_the_hit_that_was_asked_for(write_on_hit: int | None, wanted: list[int]) -> None:
+    """Long before the pool is full: nothing is evicted here."""
+    driver = make(host_tokens=1000, write_on_hit=write_on_hit)
+    cache = driver.scheduler.cache
+    assert cache.tiers is not None
+    saved = []
+    for _ in wanted:
+        run(driver, prompt(60, seed=0))
+        saved.append(cache.tiers.counters.saved)
+    assert saved == wanted
+    assert cache.counters.evicted == 0
+
+
 def test_the_next_process_continues_from_the_files(tmp_path: Path) -> None:
     first = make(tmp_path)
     text = prompt(100, seed=0)
