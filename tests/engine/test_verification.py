@@ -34,7 +34,7 @@ def test_hits_are_computed_again_and_agree() -> None:
     assert report.max_difference < 1e-3
 
 
-def test_a_wrong_kv_is_found() -> None:
+def test_a_wrong_kv_is_found(caplog: pytest.LogCaptureFixture) -> None:
     executor = tiny_executor()
     with tiny_engine(executor, verify_share=1.0) as engine:
         run(engine, GenerateRequest(prompt(TEXT), greedy(1)))
@@ -48,7 +48,10 @@ def test_a_wrong_kv_is_found() -> None:
         _wait_for_checks(engine, 1)
         assert engine.verifier is not None
         assert engine.verifier.report.mismatches == 1
-        assert "differs by" in engine.verifier.report.worst[0]
+        (sentence,) = engine.verifier.report.worst
+    assert "differs by" in sentence
+    logged = [record for record in caplog.records if record.name == "lmprog.verify"]
+    assert [(record.levelname, record.message) for record in logged] == [("ERROR", sentence)]
 
 
 @pytest.mark.parametrize("jump", [True, False])
