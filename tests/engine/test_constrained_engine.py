@@ -8,6 +8,7 @@ import re
 import threading
 from dataclasses import replace
 
+import jsonschema
 import pytest
 
 from lmprog_runtime.constraint.base import Grammar
@@ -98,6 +99,58 @@ def test_greedy_output_with_forced_text_equals_that_without() -> None:
                 texts.append(run(engine, request))
         assert texts[0].token_ids == texts[1].token_ids
         assert texts[0].usage.forced_tokens >= 8
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [r'\{"key":"[a-d]{3}","other":(true|false)\}', r"abc(d|e)fgh[0-9]xyz", "abcdefgh", r"([a-c]xy){5}", "[a-c]{9}"],
+)
+def test_a_forced_run_and_the_choice_behind_it_take_one_step(pattern: str) -> None:
+    """Forced tokens cost no step of their own: there are as many steps as sampled tokens."""
+    request = GenerateRequest(
+        prompt("x"), replace(greedy(60), ignore_eos=False), constraint=Constraint("regex", pattern)
+    )
+    with tiny_engine(compiler=constraint_compiler(BYTES), speculation=False) as engine:
+        result = run(engine, request)
+        assert re.fullmatch(pattern, result.text)
+        assert engine.steps == len(result.token_ids) - result.usage.forced_tokens
+    with tiny_engine(compiler=constraint_compiler(BYTES), speculation=False, jump_forward=False) as engine:
+        assert run(engine, request).token_ids == result.token_ids
+        assert engine.steps == len(result.token_ids)
+
+
+def test_others_go_on_while_a_constraint_is_compiled() -> None:
+    compile_request, is_compiling, may_end = constraint_compiler(BYTES), threading.Event(), threading.Event()
+
+    def slow(constraint: Constraint | None, prefix_text: bytes) -> Grammar:
+        is_compiling.set()
+        assert may_end.wait(30)
+        return compile_request(constraint, prefix_text)
+
+    with tiny_engine(compiler=slow) as engine:
+        _, bound = start(engine, _constrained("[ab]{3}"))
+        assert is_compiling.wait(30)
+        assert len(run(engine, GenerateRequest(prompt("free"), greedy(20))).token_ids) == 20
+        assert bound.deltas == []
+        may_end.set()
+        assert re.fullmatch("[ab]{3}", bound.result().text)
+
+
+def test_each_of_several_samples_keeps_to_its_schema() -> None:
+    """C16, T4: four samples of one prompt under one schema, which share its automaton and the prompt's cache."""
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "yy"]}}, "required": ["b"]}
+    source = json.dumps({**schema, "additionalProperties": False, "maxProperties": 2})
+    with tiny_engine(compiler=constraint_compiler(BYTES)) as engine:
+        waiters = []
+        for seed in range(4):
+            params = SamplingParams(max_tokens=120, temperature=1.0, seed=seed, finish="close")
+            request = GenerateRequest(prompt("x"), params, constraint=Constraint("json_schema", source))
+            waiters.append(start(engine, request)[1])
+        results = [waiter.result() for waiter in waiters]
+    for result in results:
+        assert result.is_complete
+        jsonschema.validate(json.loads(result.text), schema)
+    assert len({result.text for result in results}) > 1
 
 
 def test_healing_starts_the_output_with_what_was_held_back() -> None:
