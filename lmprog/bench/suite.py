@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from lmprog.bench import agents, questions
 from lmprog.bench.data import Source
+from lmprog.errors import InvalidArgument
 from lmprog.program import Program
 
 Items = list[dict[str, Any]]
@@ -82,10 +82,10 @@ def _talk(source: Source, count: int) -> list[Case]:
     ]
 
 
-def named(cases: list[Case], names: list[str], fail: Callable[[str], Exception]) -> list[Case]:
-    """The cases of these names, all when there are none; raises `fail(message)` for an unknown one."""
+def named(cases: list[Case], names: list[str]) -> list[Case]:
+    """The cases of these names, all when there are none; InvalidArgument for an unknown one."""
     known = [case.name for case in cases]
     for name in names:
         if name not in known:
-            raise fail(f"There is no program {name!r}; there are {'; '.join(known)}.")
+            raise InvalidArgument(f"There is no program {name!r}; there are {'; '.join(known)}.")
     return [case for case in cases if not names or case.name in names]

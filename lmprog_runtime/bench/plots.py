@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
-from lmprog_runtime.bench.results import Curves, Results, curves, load_of, pool_size, series
+from lmprog_runtime.bench.results import ABLATIONS, FULL, Curves, Results, curves, load_of, pool_size, series
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 STYLE = {
@@ -29,7 +29,6 @@ STYLE = {
     "svg.fonttype": "none",
     "figure.constrained_layout.use": True,
 }
-ABLATIONS = ("no cache", "no forks", "no jump-forward")
 
 
 def figures(results: Results) -> Iterator[tuple[str, Figure]]:
@@ -69,7 +68,7 @@ def _program_group(axes: Axes, index: int, settings: dict[str, Any]) -> None:
     shown = [name for name in ABLATIONS if name in settings]
     height = 0.8 / max(2, len(shown))
     for place, name in enumerate(shown):
-        share = settings[name]["programs_per_second"] / settings["full"]["programs_per_second"]
+        share = settings[name]["programs_per_second"] / settings[FULL]["programs_per_second"]
         y = index + (place - (len(shown) - 1) / 2) * height
         axes.barh(y, share, height * 0.92, color=COLOURS[ABLATIONS.index(name)])
         axes.text(share + 0.01, y, f"{1 / share:.2f}x", va="center", fontsize=8)

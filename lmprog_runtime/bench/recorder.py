@@ -9,15 +9,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from lmprog_runtime.bench.environment import environment
-from lmprog_runtime.bench.results import describe
-from lmprog_runtime.bench.serving import append_lines
+from lmprog_runtime.bench.results import FULL, NO_CACHE, NO_JUMP_FORWARD
 from lmprog_runtime.config import RuntimeConfig
 from lmprog_runtime.engine import Engine
 from lmprog_runtime.request import GenerateRequest, ScoreRequest, Sink
 from lmprog_runtime.runtime import LocalRuntime
 from lmprog_runtime.scheduler.simulator import TraceRequest, optimum
-
-__all__ = ["RecordedRuntime", "ablations", "append_lines", "context", "describe"]
 
 
 @dataclass
@@ -92,11 +89,12 @@ class RecordedRuntime:
         return int(self.runtime.statistics()["computed_tokens"])
 
 
-ABLATIONS: dict[str, dict[str, Any]] = {
-    "full": {},
-    "no cache": {"disable_radix_cache": True},
-    "no jump-forward": {"jump_forward": False},
+CHANGES: dict[str, dict[str, Any]] = {
+    FULL: {},
+    NO_CACHE: {"disable_radix_cache": True},
+    NO_JUMP_FORWARD: {"jump_forward": False},
 }
+"""Settings of a runtime. Without forks it is the programs that differ."""
 
 
 @contextlib.contextmanager
@@ -105,8 +103,8 @@ def ablations(**settings: Any) -> Iterator[dict[str, RecordedRuntime]]:
     first = LocalRuntime.start(**settings)
     with contextlib.ExitStack() as stack:
         stack.callback(first.close)
-        found = {"full": RecordedRuntime(first)}
-        for name, changes in ABLATIONS.items():
+        found = {FULL: RecordedRuntime(first)}
+        for name, changes in CHANGES.items():
             if changes:
                 config = RuntimeConfig.from_keywords(**settings, **changes)
                 other = LocalRuntime(first.files, first.executor, first.tokenizer, config)

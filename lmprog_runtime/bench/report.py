@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from lmprog_runtime.bench.results import Results, describe, label_of
+from lmprog_runtime.bench.results import ABLATIONS, FULL, NO_CACHE, Results, describe, label_of
 from lmprog_runtime.errors import RequestRefused, RuntimeFault
 
 Cells = list[str]
@@ -105,10 +105,10 @@ def programs_table(programs: dict[str, Any]) -> tuple[Cells, list[Cells]]:
     head = ["program", "programs/s", "without cache", "without forks", "without jump-forward"]
     rows = []
     for name, settings in programs.items():
-        full = settings["full"]
-        gains = [_gain(full, settings.get(key)) for key in ("no cache", "no forks", "no jump-forward")]
+        full = settings[FULL]
+        gains = [_gain(full, settings.get(key)) for key in ABLATIONS]
         rates = [f"{full['hit_rate']:.1%}", f"{full['best_hit_rate']:.1%}"]
-        computed = [f"{full['computed_tokens']:,.0f}", f"{settings['no cache']['computed_tokens']:,.0f}"]
+        computed = [f"{full['computed_tokens']:,.0f}", f"{settings[NO_CACHE]['computed_tokens']:,.0f}"]
         rows.append([name, f"{full['programs_per_second']:.2f}", *gains, *computed, *rates])
     return [*head, "tokens computed", "without cache", "hit rate", "best possible"], rows
 

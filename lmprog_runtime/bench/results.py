@@ -11,6 +11,9 @@ from lmprog_runtime.bench.json_lines import read_values
 from lmprog_runtime.errors import RequestRefused
 
 KINDS = ("serving", "programs", "peers")
+FULL, NO_CACHE, NO_FORKS, NO_JUMP_FORWARD = "full", "no cache", "no forks", "no jump-forward"
+ABLATIONS = (NO_CACHE, NO_FORKS, NO_JUMP_FORWARD)
+"""Settings of the benchmark of programs that lack a part of FULL."""
 
 
 class Results(NamedTuple):

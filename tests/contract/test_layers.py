@@ -16,7 +16,7 @@ PACKAGES = {
     "lmprog_runtime": ROOT / "lmprog_runtime",
     "lmprog_kernels": ROOT / "kernels/lmprog_kernels",
 }
-MAY_IMPORT_RUNTIME = {"lmprog/backends/local.py", "lmprog/cli.py"}
+MAY_IMPORT_RUNTIME = {"lmprog/backends/local.py", "lmprog/cli.py", "lmprog/bench/command.py"}
 HEAVY = {"torch", "transformers"}
 
 
