@@ -1,7 +1,7 @@
 """`lmprog bench programs`: programs with and without prefix cache, forks and jump-forward.
 
 Every setting runs in turn in each round, from an empty cache, on the same weights; numbers are medians over rounds.
-On 2 cores, full size (16 runs, 3 rounds) takes about half an hour, `--count 4 --rounds 1` about two minutes.
+On 2 cores, full size (16 runs, 3 rounds) takes about a quarter of an hour, `--count 4 --rounds 1` about two minutes.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def measure(options: argparse.Namespace, cases: list[Case], runtimes: dict[str, 
 
 
 def _round(
-    options: argparse.Namespace, case: Case, number: int, runtimes: dict[str, Recorded], bar: Any
+    options: argparse.Namespace, case: Case, number: int, runtimes: dict[str, RecordedRuntime], bar: Any
 ) -> list[tuple[str, Round]]:
     """Every setting once, each round with another one first; what came out is told at once."""
     names = settings_of(case)
