@@ -28,6 +28,7 @@ from lmprog.backends.base import (
 )
 from lmprog.backends.threads import CallThreads, Report
 from lmprog.errors import (
+    BackendError,
     BackendUnavailable,
     LmprogError,
     MissingDependency,
@@ -227,9 +228,8 @@ def _is_of_a_client(error: BaseException) -> bool:
 def _language_error(error: BaseException, model_name: str) -> LmprogError:
     status, code = getattr(error, "status_code", None), str(getattr(error, "code", None) or "")
     message = f"{model_name}: {getattr(error, 'message', None) or error}"
-    if (known := from_code(code, message)).__class__.__dict__.get(
-        "code"
-    ) == code:  # an lmprog server is at the other end
+    known = from_code(code, message)
+    if type(known) is not BackendError:  # an lmprog server is at the other end
         return known
     if code == "insufficient_quota":
         return RequestRefused(message)
