@@ -39,14 +39,7 @@ _VERSION = {"__version__": f"{_HERE}.defaults:VERSION"}
 _TOKENIZERS = {"get_tokenizer": f"{_HERE}.helpers:get_tokenizer"}
 
 MODULES: Mapping[str, Mapping[str, str]] = {
-    "sglang": {
-        **_FUNCTION,
-        **_LANGUAGE,
-        **_CHOICES,
-        **_DEFAULTS,
-        **_BACKENDS,
-        "__version__": f"{_HERE}.defaults:VERSION",
-    },
+    "sglang": {**_FUNCTION, **_LANGUAGE, **_CHOICES, **_DEFAULTS, **_BACKENDS, **_VERSION},
     "sglang.api": {**_FUNCTION, **_LANGUAGE, **_DEFAULTS, **_BACKENDS},
     "sglang.global_config": _GLOBAL_CONFIG,
     "sglang.lang": {},
