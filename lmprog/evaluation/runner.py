@@ -163,10 +163,12 @@ class _Work:
             while ordered:
                 too_long: list[Item] = []
                 for item, run in self._runs(ordered, chosen, count):
-                    record = self._record(item, run, count, too_long)
-                    if record is not None:
+                    if count and self._is_to_run_again(run):
+                        too_long.append(item)
+                        continue
+                    if (record := self._record(item, run, count)) is not None:
                         yield record
-                    bar.update(int(item not in too_long))
+                    bar.update()
                 ordered, count = too_long, count - 1
 
     def _runs(self, items: Sequence[Item], chosen: Sequence[Item], count: int) -> Iterable[tuple[Item, Run[Outcome]]]:
@@ -175,16 +177,17 @@ class _Work:
         for index, run in ask_item.as_completed(calls, num_threads=threads, backend=self.backend):
             yield items[index], run
 
-    def _record(self, item: Item, run: Run[Outcome], count: int, too_long: list[Item]) -> Record | None:
+    def _is_to_run_again(self, run: Run[Outcome]) -> bool:
+        return self.too_long == "drop-shots" and isinstance(run.error(), PromptTooLong)
+
+    def _record(self, item: Item, run: Run[Outcome], count: int) -> Record | None:
+        """None for an item that failed, which is noted."""
         error = run.error()
         if error is None:
             return _record_of(item, run, count)
-        if isinstance(error, PromptTooLong) and self.too_long == "drop-shots" and count:
-            too_long.append(item)
-        elif isinstance(error, OF_THE_ITEM):
-            self.failed[item.index] = f"{type(error).__name__}: {error}"
-        else:
+        if not isinstance(error, OF_THE_ITEM):
             raise error
+        self.failed[item.index] = f"{type(error).__name__}: {error}"
         return None
 
 
