@@ -107,6 +107,9 @@ def _for_batch(past: Any, size: int) -> Any:
 def hf_sides(directory: Path, dtype: torch.dtype, batch_size: int) -> list[Side]:
     """One model, without and with reuse."""
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.set_verbosity_error()  # its own calls warn of names that it calls deprecated
+    logging.disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).eval()
     return [Transformers(model, batch_size, reuses=reuses) for reuses in (False, True)]

@@ -2,17 +2,21 @@
 
 Every round has fresh prompts, so that no side finds them in a cache; sides take turns within a round; numbers are
 medians over rounds. All sides have the same weights, dtype, number of threads, prompts and lengths of answers.
+On 2 cores, full size with 3 rounds takes about half an hour, `--scale 0.25 --rounds 2` about four minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import os
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from tqdm import tqdm
@@ -30,13 +34,16 @@ Seconds = dict[str, dict[str, list[float]]]  # by workload and side
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="lmprog bench peers", description="Sharing workloads against others.")
+    made = argparse.ArgumentParser(prog="lmprog bench peers", description=__doc__)
     made.add_argument("--scale", type=float, default=1.0, help="multiplies shared lengths and numbers of requests")
     made.add_argument("--rounds", type=int, default=3)
     made.add_argument("--seed", type=int, default=7)
     made.add_argument("--workloads", nargs="+", help="only these, by name")
     made.add_argument(
         "--transformers", action=argparse.BooleanOptionalAction, default=True, help="with and without reuse"
+    )
+    made.add_argument(
+        "--without-guesses", action=argparse.BooleanOptionalAction, default=True, help="also without speculation"
     )
     made.add_argument("--transformers-batch", type=int, default=8, help="its batch size")
     made.add_argument("--peer", action="append", default=[], metavar="NAME=URL", help="a server with OpenAI's API")
@@ -61,16 +68,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def measure(options: argparse.Namespace, runtime: LocalRuntime) -> dict[str, Any]:
     torch.set_num_threads(options.threads or os.cpu_count() or 1)
-    sides = [Ours(runtime), *_peers(options, runtime)]
-    seconds: Seconds = {}
-    output_tokens: dict[str, list[int]] = {}
-    _warm_up(sides, _workloads(options, runtime, seed=options.seed - 1, scale=min(options.scale, 0.02)))
-    for number in range(options.rounds):
-        works = _workloads(options, runtime, seed=options.seed + number, scale=options.scale)
-        for work in tqdm(works, desc=f"round {number + 1}", unit="workload", disable=None):
-            measured = _with_lengths(work, sides[0])
-            _round(sides, measured, number, seconds.setdefault(work.name, {}))
-            output_tokens.setdefault(work.name, []).append(sum(measured.answer_lens))
+    with contextlib.ExitStack() as stack:
+        sides = [Ours(runtime), *_without_guesses(options, runtime, stack), *_peers(options, runtime)]
+        measured = _rounds(options, runtime, sides)
     context = {"scale": options.scale, "rounds": options.rounds, "transformers_batch": options.transformers_batch}
     return {
         "kind": "peers",
@@ -78,9 +78,55 @@ def measure(options: argparse.Namespace, runtime: LocalRuntime) -> dict[str, Any
         "model": runtime.info(),
         "threads": options.threads or os.cpu_count(),
         "environment": environment(),
-        "seconds": seconds,
-        "output_tokens": output_tokens,
+        **measured._asdict(),
     }
+
+
+class Measured(NamedTuple):
+    seconds: Seconds
+    output_tokens: dict[str, list[int]]  # by workload, one per round, as are accepted_guesses
+    accepted_guesses: dict[str, list[int]]  # how many of the output tokens of `lmprog` were guesses that came true
+
+
+def _rounds(options: argparse.Namespace, runtime: LocalRuntime, sides: list[Side]) -> Measured:
+    found = Measured({}, {}, {})
+    warm = _workloads(options, runtime, seed=options.seed - 1, scale=min(options.scale, 0.02))
+    works = [
+        _workloads(options, runtime, seed=options.seed + number, scale=options.scale)
+        for number in range(options.rounds)
+    ]
+    with tqdm(total=len(sides) * (len(warm) + sum(map(len, works))), unit="run", disable=None) as bar:
+        _warm_up(sides, warm, bar)
+        for number, works_of_round in enumerate(works):
+            for work in works_of_round:
+                before = runtime.statistics()["accepted_tokens"]
+                measured = _with_lengths(work, sides[0])
+                guessed = runtime.statistics()["accepted_tokens"] - before
+                found.accepted_guesses.setdefault(work.name, []).append(guessed)
+                found.output_tokens.setdefault(work.name, []).append(sum(measured.answer_lens))
+                times = _round(sides, measured, number, bar)
+                _keep(found.seconds.setdefault(work.name, {}), times)
+                bar.write(f"round {number + 1}, {work.name}: {_in_words(times)}", file=sys.stderr)
+    return found
+
+
+def _keep(seconds: dict[str, list[float]], times: dict[str, float]) -> None:
+    for name, value in times.items():
+        seconds.setdefault(name, []).append(value)
+
+
+def _in_words(times: dict[str, float]) -> str:
+    return "; ".join(f"{name} {value:.2f} s" for name, value in times.items())
+
+
+def _without_guesses(options: argparse.Namespace, runtime: LocalRuntime, stack: contextlib.ExitStack) -> list[Side]:
+    """The same executor, so that only one of the two may be used at a time, each from an empty cache."""
+    if not options.without_guesses or not runtime.config.speculation:
+        return []
+    config = dataclasses.replace(runtime.config, speculation=False)
+    other = LocalRuntime(runtime.files, runtime.executor, runtime.tokenizer, config)
+    stack.callback(other.close)
+    return [Ours(other, "lmprog without guesses")]
 
 
 def _peers(options: argparse.Namespace, runtime: LocalRuntime) -> list[Side]:
@@ -107,11 +153,13 @@ def _workloads(options: argparse.Namespace, runtime: LocalRuntime, *, seed: int,
     return [work for work in made if not options.workloads or work.name in options.workloads]
 
 
-def _warm_up(sides: Sequence[Side], workloads: list[Workload]) -> None:
+def _warm_up(sides: Sequence[Side], workloads: list[Workload], bar: Any) -> None:
     """Make what is made lazily: every kind of work once, with short answers."""
     for side in sides:
         for work in workloads:
+            bar.set_description(f"warm-up, {side.name}")
             side.run(_with_lengths(work._replace(new_tokens=min(work.new_tokens, 8)), sides[0]))
+            bar.update()
 
 
 def _with_lengths(work: Workload, ours: Side) -> Workload:
@@ -121,24 +169,29 @@ def _with_lengths(work: Workload, ours: Side) -> Workload:
     return work._replace(answer_lens=tuple(done.output_lens))
 
 
-def _round(sides: Sequence[Side], work: Workload, number: int, seconds: dict[str, list[float]]) -> None:
-    """Time every side once, each time with another one first."""
+def _round(sides: Sequence[Side], work: Workload, number: int, bar: Any) -> dict[str, float]:
+    """Seconds of every side that can do the work, each round with another one first."""
+    times: dict[str, float] = {}
     start = number % len(sides)
     for side in [*sides[start:], *sides[:start]]:
+        bar.set_description(f"round {number + 1}, {work.name}, {side.name}")
         began = time.perf_counter()
         done = side.run(work)
         if done is not None:
-            seconds.setdefault(side.name, []).append(time.perf_counter() - began)
+            times[side.name] = time.perf_counter() - began
+        bar.update()
+    return {side.name: times[side.name] for side in sides if side.name in times}
 
 
 def table(result: dict[str, Any]) -> list[str]:
     """Seconds per workload and side, and how many times as long as here the others take."""
     names = list(dict.fromkeys(name for sides in result["seconds"].values() for name in sides))
     names.sort(key=lambda name: name != Ours.name)
-    lines = [f"{'workload':<17}" + "".join(f"{name[:34]:>36}" for name in names)]
+    widths = {name: max(len(name), 16) + 2 for name in names}
+    lines = [f"{'workload':<17}" + "".join(f"{name:>{widths[name]}}" for name in names)]
     for work, sides in result["seconds"].items():
         ours = statistics.median(sides[Ours.name])
-        lines.append(f"{work:<17}" + "".join(f"{_cell(sides.get(name), ours):>36}" for name in names))
+        lines.append(f"{work:<17}" + "".join(f"{_cell(sides.get(name), ours):>{widths[name]}}" for name in names))
     return lines
 
 

@@ -39,8 +39,8 @@ class Side(ABC):
 class Ours(Side):
     name = "lmprog"
 
-    def __init__(self, runtime: LocalRuntime) -> None:
-        self.runtime = runtime
+    def __init__(self, runtime: LocalRuntime, name: str = name) -> None:
+        self.runtime, self.name = runtime, name
 
     def run(self, work: Workload) -> Work:
         self.runtime.flush_cache()

@@ -143,11 +143,18 @@ def test_the_command_measures_in_turn_and_writes(
     assert peers.main([*flags, "--peer-model", "tiny", "--output-file", str(path), "--threads", "1"]) == 0
     result = json.loads(path.read_text())
     assert {name: set(sides) for name, sides in result["seconds"].items()} == {
-        name: {"lmprog", "transformers", "transformers, KV reused by hand", "server"} for name in ("choices", "fork")
+        name: {"lmprog", "lmprog without guesses", "transformers", "transformers, KV reused by hand", "server"}
+        for name in ("choices", "fork")
     }
+    assert [len(result["accepted_guesses"][name]) for name in ("choices", "fork")] == [2, 2]
+    assert result["accepted_guesses"]["choices"] == [0, 0]
     assert all(len(seconds) == 2 for sides in result["seconds"].values() for seconds in sides.values())
-    lines = capsys.readouterr().out.splitlines()
+    shown, told = capsys.readouterr()
+    lines = shown.splitlines()
     assert lines[0].split()[:2] == ["workload", "lmprog"]
+    assert [line.partition(": lmprog ")[0] for line in told.splitlines() if line.startswith("round")] == [
+        f"round {number}, {name}" for number in (1, 2) for name in ("choices", "fork")
+    ]
     assert [line.split()[0] for line in lines[1:3]] == ["choices", "fork"]
 
 
