@@ -16,12 +16,17 @@ HELP = "An empty line or Ctrl-D ends the chat, /new begins another one."
 
 def main(arguments: list[str] | None = None) -> int:
     """Read lines, stream answers, until the end of input."""
-    parser = argparse.ArgumentParser(prog="lmprog chat", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="lmprog chat", description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
     parser.add_argument("model", nargs="?", default="smollm2-135m", help="alias, path or id; ignored with --url")
     parser.add_argument("--url", help="a running server, such as http://127.0.0.1:30000 (key: LMPROG_API_KEY)")
     parser.add_argument("--system", default="You are a helpful assistant.")
     parser.add_argument("--max-tokens", type=int, default=512)
     parser.add_argument("--temperature", type=float, default=0.7)
+    parser.add_argument(
+        "--repetition-penalty", type=float, default=1.1, help="1: none; small models repeat themselves without it"
+    )
     options = parser.parse_args(arguments)
     backend = backend_of(options)
     try:
@@ -47,6 +52,7 @@ def _read() -> str:
     try:
         return input("> ").strip()
     except EOFError:
+        print()  # the shell's prompt comes on a line of its own
         return ""
 
 
@@ -56,7 +62,8 @@ def conversation(s: State, opening: str, turns: list[tuple[str, str]], line: str
     for question, answer in turns:
         s += user(question) + assistant(answer)
     s += user(line)
-    s += assistant(gen("answer", max_tokens=limits.max_tokens, temperature=limits.temperature))
+    penalty = limits.repetition_penalty
+    s += assistant(gen("answer", limits.max_tokens, temperature=limits.temperature, repetition_penalty=penalty))
 
 
 def _answer(backend: Backend, options: argparse.Namespace, turns: list[tuple[str, str]], line: str) -> str:

@@ -86,7 +86,7 @@ def _plain(node: Node) -> dict[str, Any]:
     }
 
 
-Reason = Literal["all cached", "being computed", "other namespace", "evicted", "never seen", "cache off"]
+Reason = Literal["all cached", "last token", "being computed", "other namespace", "evicted", "never seen", "cache off"]
 
 
 class Texts(NamedTuple):
@@ -102,7 +102,8 @@ class Texts(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """Why a prompt is cached as far as it is. The last token is always computed, so "all cached" means all but it."""
+    """Why a prompt is cached as far as it is. The last token is always computed, so `matched` never counts it, and
+    "last token" means that it alone is not in the cache."""
 
     reason: Reason
     matched: int  # tokens that need not be computed
@@ -116,6 +117,7 @@ class Explanation(NamedTuple):
     def __str__(self) -> str:
         cause = {
             "all cached": "all of it that can be",
+            "last token": "all but the last one, which is always computed and is not in the cache here",
             "being computed": "the next ones are being computed right now",
             "other namespace": f"namespace {self.namespace} has more, and is not shared",
             "evicted": "the next ones were cached and evicted",
@@ -143,7 +145,9 @@ def explain(cache: CacheManager, namespace: Namespace, token_ids: Sequence[int])
     if not cache.config.enabled:
         reason = "cache off"
     elif matched >= cache.tree.floor(total - 1):
-        reason = "all cached"
+        whole = cache.tree.match(namespace, key)
+        knows_last = whole is not None and whole.length >= cache.tree.floor(total)
+        reason = "all cached" if knows_last else "last token"
     elif match is not None and match.promised:
         reason = "being computed"
     elif not ends_inside and _was_evicted(cache, namespace, branch, key, matched):

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from lmprog import chat_command
 from tests.support.tiny_server import Served
 
 ROOT = Path(__file__).parents[2]
-FLAGS = ["--max-tokens", "6", "--temperature", "0", "--system", "Be brief."]
+FLAGS = ["--max-tokens", "6", "--temperature", "0", "--repetition-penalty", "1", "--system", "Be brief."]
 
 
 def _turns(
@@ -49,8 +50,22 @@ def test_a_conversation_remembers_and_a_new_one_forgets(
 def test_the_end_of_input_ends_it(
     server: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _turns(server, "", monkeypatch, capsys) == [""]
+    assert _turns(server, "", monkeypatch, capsys) == ["\n"]
     assert len(_turns(server, "hello", monkeypatch, capsys)) == 2
+
+
+def test_the_penalty_for_repetition_is_sent_and_is_in_the_help(
+    server: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n"))
+    chat_command.main(["--url", server.url, *FLAGS, "--repetition-penalty", "1.9"])
+    body: dict[str, Any] = {"model": "tiny", "max_tokens": 6, "temperature": 0, "repetition_penalty": 1.9}
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]
+    answer = server.ok("/v1/chat/completions", messages=messages, **body)["choices"][0]["message"]["content"]
+    assert capsys.readouterr().out.startswith(f"> {answer}\n")
+    with pytest.raises(SystemExit):
+        chat_command.main(["--help"])
+    assert "(default: 1.1)" in capsys.readouterr().out
 
 
 def test_as_a_process(server: Served) -> None:
@@ -59,7 +74,7 @@ def test_as_a_process(server: Served) -> None:
     command = [sys.executable, "-c", code, "chat", "--url", server.url, *FLAGS]
     done = subprocess.run(command, input="hello\n", env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"> {_asked(server, 'hello')}\n> "
+    assert done.stdout == f"> {_asked(server, 'hello')}\n> \n"
     command[command.index(server.url)] = "http://127.0.0.1:9"
     done = subprocess.run(command, input="hello\n", env=environment, capture_output=True, text=True)
     assert done.returncode == 1

@@ -191,6 +191,9 @@ def test_explain_says_why_a_prompt_is_not_a_hit() -> None:
     use(cache, C, space=salted)
     assert cache.explain(SPACE, A + B).reason == "all cached"
     assert str(cache.explain(SPACE, A + B)).startswith("19 of 20 tokens are cached: all of it that can be")
+    longer = cache.explain(SPACE, [*A, *B, 99])
+    assert (longer.reason, longer.matched, longer.total) == ("last token", 20, 21)
+    assert "all but the last one, which is always computed and is not in the cache" in str(longer)
     fork = cache.explain(SPACE, A + C)
     assert (fork.reason, fork.matched, fork.known_next, fork.path) == ("never seen", 10, (2,), ((0, 10, 0),))
     assert cache.explain(SPACE, C).namespace == salted
