@@ -3,9 +3,12 @@
 Needs `pip install dspy`. Over HTTP no engine is needed: dspy.LM("openai/smollm2-135m", api_base=URL + "/v1").
 """
 
-import dspy
-from dspy.lm15 import Message, Request, Response, Usage
-from dspy.utils.exceptions import AdapterParseError
+try:
+    import dspy
+    from dspy.lm15 import Message, Request, Response, Usage
+    from dspy.utils.exceptions import AdapterParseError
+except ModuleNotFoundError as error:
+    raise SystemExit(f"This example needs {error.name}. Run: pip install dspy") from None
 
 from lmprog import Runtime, function, gen, role
 

@@ -175,8 +175,9 @@ def tables() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="update docs/cache.md")
+    options = parser.parse_args()
     made = tables()
-    if not parser.parse_args().write:
+    if not options.write:
         print(made)
         return
     text = DOCUMENT.read_text()

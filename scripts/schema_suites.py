@@ -1,12 +1,13 @@
 """What the JSON Schema front end handles: pass, refused and wrong over the labelled collections, with the reasons.
 
-    python scripts/schema_suites.py                  both collections, in both orders
+    python scripts/schema_suites.py                  both collections: both orders, and instances put in schema order
     python scripts/schema_suites.py --reasons        and every refusal
     python scripts/schema_suites.py --fuzz 20000     20,000 random schemas against jsonschema
     python scripts/schema_suites.py --fuzz 500 --draft 7 --order any --seed 1000000
 
-The collections lie beside the checkout: ../shared/data/jsonschemabench_dev.jsonl (JSONSchemaBench, development split)
-and ../shared/data/json_schema_test_suite_draft2020-12. Times are wall clock, front end and sealing together.
+The collections are not part of this repository; they lie beside the checkout: ../shared/data/jsonschemabench_dev.jsonl
+(JSONSchemaBench, development split) and ../shared/data/json_schema_test_suite_draft2020-12 (JSON-Schema-Test-Suite).
+Times are processor time of one run, front end and sealing together.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from lmprog_runtime.constraint.json_schema import Order
-from tests.support.schema_fuzz import VALIDATORS, Tally, compare
+
+try:
+    from tests.support.schema_fuzz import VALIDATORS, Tally, compare
+except ModuleNotFoundError as error:
+    sys.exit(f"This script needs {error.name}. Run: pip install {error.name}")
 from tests.support.schema_suites import BENCH, SUITE, Group, Outcome, bench_groups, run, suite_groups
 
 VERDICTS = ("pass", "refused", "over", "under")
