@@ -337,8 +337,9 @@ class XmlReader:
         return [part for name, body in _FUNCTION.findall(text) for part in self._call(name, body)]
 
     def _call(self, name: str, body: str) -> list[Part]:
-        properties = self._schemas.get(name, {}).get("properties", {})
-        given = {key: _value(text, properties.get(key)) for key, text in _PARAMETER.findall(body)}
+        properties = self._schemas.get(name, {}).get("properties")
+        known = properties if isinstance(properties, dict) else {}  # a client's schema is compiled only where it binds
+        given = {key: _value(text, known.get(key)) for key, text in _PARAMETER.findall(body)}
         return [Begin(name), json.dumps(given, ensure_ascii=False)]
 
 

@@ -135,6 +135,12 @@ def test_text_arguments_with_a_wrong_escape_are_given_on_as_written() -> None:
         assert read_raw(text, HERMES, cuts) == ("!", [("f", r'"{\q}"')])
 
 
+@pytest.mark.parametrize("schema", [{}, {"properties": None}, {"properties": []}, {"properties": {"city": True}}])
+def test_values_of_a_tool_whose_schema_says_nothing_of_them_are_json_or_text(schema: Any) -> None:
+    text = "<tool_call><function=weather><parameter=city>Oslo</parameter><parameter=days>2</parameter></function>"
+    assert read(text, XML, [], schemas={"weather": schema}) == ("", [OSLO])
+
+
 FRAGMENTS = [
     "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "<function=f>", "</function>",
     "<parameter=city>", "</parameter>", '{"name": ', '"f"', r'"a\d"', r'"\u12"', ', "arguments": ', ', "parameters": ',
