@@ -1,4 +1,6 @@
-"""`lmprog doctor`: what this machine has, what lmprog makes of it, and how fast it is, in about ten seconds."""
+"""`lmprog doctor`: what this machine has, what lmprog makes of it, and how fast it is, in about ten seconds.
+
+With `--bench` also what its limits are, which takes about half a minute more."""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="lmprog doctor", description=__doc__)
     parser.add_argument("--model", default=RuntimeConfig().model)
     parser.add_argument("--dtype", default=RuntimeConfig().dtype)
-    parser.add_argument("--bench", action="store_true", help="compare the model's steps with the machine's limits")
+    bench_help = "compare the model's steps with the machine's limits, in half a minute more"
+    parser.add_argument("--bench", action="store_true", help=bench_help)
     options = parser.parse_args(arguments)
     for name, text in machine():
         print(f"{name:<15}{text}")

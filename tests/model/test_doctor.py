@@ -1,15 +1,19 @@
-"""`lmprog doctor --bench` on a tiny model: every number is there and could be true. How fast it is, is not tested."""
+"""`lmprog doctor` on a tiny model: every number is there and could be true. How fast it is, is not tested."""
 
 from __future__ import annotations
 
 import json
+import os
+import platform
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from lmprog_runtime import doctor
+from lmprog_runtime.doctor import copy_speed
 from lmprog_runtime.model import floor
 from lmprog_runtime.model.cpu_executor import CpuExecutor
 from lmprog_runtime.model.floor import NUM_SLOTS, measure_floors, step_work
@@ -37,11 +41,42 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+def _lines(out: str) -> dict[str, str]:
+    return dict(re.split(r"\s{2,}", line, maxsplit=1) for line in out.splitlines())
+
+
+def test_the_plain_check(model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Environment, processor, memory, speeds."""
+    monkeypatch.setattr(doctor, "copy_speed", lambda: copy_speed(megabytes=1))
+    assert doctor.main(["--model", str(model), "--dtype", "float32"]) == 0
+    lines = _lines(capsys.readouterr().out)
+    patterns = {
+        "lmprog": rf"\S+, Python {re.escape(platform.python_version())}, .+",
+        "packages": rf"torch {re.escape(torch.__version__)}, .*requests \S+",
+        "processor": rf"{os.cpu_count()} cores, \w.*",
+        "memory": r"\d+\.\d GiB, \d+\.\d GiB free",
+        "device": r"cpu \(no CUDA device\)|cuda: .+",
+        "copy speed": r"\d+\.\d GB/s read and write, one thread",
+        "model": rf"{re.escape(str(model))} \(.*\), loaded in \d+\.\d s",
+        "runs on": r"executor \w+, float32, (cpu|cuda)",
+        "context": r"1024 tokens, KV pool of \d+",
+        "prompt": r"[1-9]\d* tokens/s",
+        "one answer": r"[1-9]\d* tokens/s",
+        "8 answers": r"[1-9]\d* tokens/s together",
+        "accounting": "every slot of the pool has one owner",
+    }
+    assert lines.keys() == patterns.keys()
+    wrong = {name: text for name, text in lines.items() if not re.fullmatch(patterns[name], text)}
+    assert wrong == {}
+    total, free = (float(number) for number in re.findall(r"(\d+\.\d) GiB", lines["memory"]))
+    assert 0 < free <= total
+
+
 @native
 @pytest.mark.parametrize("dtype", ["float32", "int4"])
 def test_bench_prints_rates_and_shares(dtype: str, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor.main(["--model", str(model), "--dtype", dtype, "--bench"]) == 0
-    lines = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    lines = _lines(capsys.readouterr().out)
     assert float(lines["memory read"].split()[0]) > 0
     assert float(lines["multiply-adds"].split()[0]) > 0
     for name in ("prompt of 512", "1 at a time", "8 at a time"):
