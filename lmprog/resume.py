@@ -1,27 +1,20 @@
-"""The file that lets a batch go on after a crash: one line of JSON for each item that finished well.
-
-A line is written with one `write` and synced before its item counts as done. A line that a crash left half-written is
-cut off when the file is opened again. The file is locked while a batch uses it.
-"""
+"""The file that lets a batch go on after a crash: one line of JSON for each item that finished well."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
 import enum
-import hashlib
 import json
-import os
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from lmprog.backends.base import Usage
 from lmprog.errors import InvalidArgument
 from lmprog.executor import Executor
+from lmprog.keyed_lines import KeyedLines, Numbering, as_line, hash_of
 from lmprog.program import Run
 from lmprog.record import Record
 from lmprog.variables import Assigned
@@ -29,23 +22,17 @@ from lmprog.variables import Assigned
 
 class ResumeLog:
     def __init__(self, path: Path, key: Callable[[Any], str] | None) -> None:
-        self._path, self._key = path, key or _hash_of
+        self._key = key or _hash_of
         self._lock = threading.Lock()
-        self._seen: Counter[str] = Counter()
-        self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 - closed by close()
-        try:
-            lock_file(self._file, path)
-            self._lines = read_lines(self._file, path)
-        except BaseException:
-            self._file.close()
-            raise
+        self._numbering = Numbering()
+        self._lines = KeyedLines(path, "a batch")
 
     def once(self, program: str, index: int, item: Any, run_it: Callable[[], Run[Any]]) -> Run[Any]:
         """The run of an item: restored if the file has it, else made by `run_it` and written."""
         try:
             key = self._numbered_key(item)
-            if key in self._lines:
-                return restored(program, self._lines[key])
+            if key in self._lines.found:
+                return restored(program, self._lines.found[key])
         except Exception as error:
             return Run.failed(program, error)
         run = run_it()
@@ -54,16 +41,14 @@ class ResumeLog:
         return self._written(key, index, run, program)
 
     def close(self) -> None:
-        self._file.close()
+        self._lines.close()
 
     def _written(self, key: str, index: int, run: Run[Any], program: str) -> Run[Any]:
         try:
-            line = json.dumps({"key": key, "index": index, **as_data(run)}, ensure_ascii=False) + "\n"
+            line = as_line({"key": key, "index": index, **as_data(run)})
         except Exception as error:  # a value that cannot be read, or not be written as JSON: the item is not done
             return Run.failed(program, error)
-        with self._lock:
-            self._file.write(line.encode())
-            os.fsync(self._file.fileno())
+        self._lines.write(line)
         return run
 
     def _numbered_key(self, item: Any) -> str:
@@ -71,34 +56,7 @@ class ResumeLog:
         if not isinstance(key, str):
             raise InvalidArgument(f"key must return a text, not {key!r}.")
         with self._lock:
-            self._seen[key] += 1
-            return key if self._seen[key] == 1 else f"{key}#{self._seen[key]}"
-
-
-def lock_file(file: FileIO, path: Path) -> None:
-    import fcntl
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise InvalidArgument(f"{path} is in use by another batch;", hint="wait for it or give another file.") from None
-
-
-def read_lines(file: FileIO, path: Path) -> dict[str, dict[str, Any]]:
-    """Complete lines by key. What follows the last line end is cut off."""
-    file.seek(0)
-    data = file.readall()
-    complete = data.rfind(b"\n") + 1
-    lines: dict[str, dict[str, Any]] = {}
-    for number, text in enumerate(data[:complete].splitlines(), start=1):
-        try:
-            line = json.loads(text)
-            lines[line["key"]] = line
-        except (ValueError, KeyError, TypeError):
-            raise InvalidArgument(f"Line {number} of {path} was not written by a batch; give another file.") from None
-    if complete < len(data):
-        file.truncate(complete)
-    return lines
+            return self._numbering.key(key)
 
 
 # -- runs as data -------------------------------------------------------------------------------------------------
@@ -150,4 +108,4 @@ def _hash_of(item: Any) -> str:
         text = json.dumps(plain(item), sort_keys=True, ensure_ascii=False)
     except InvalidArgument as error:
         raise InvalidArgument(f"This item has no key of its own; give key=. {error}") from None
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    return hash_of(text)

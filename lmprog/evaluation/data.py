@@ -8,9 +8,7 @@ hf:owner/name:config:split               the `datasets` package loads it; config
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any, TypeAlias
 
 from lmprog.errors import InvalidArgument, MissingDependency
 from lmprog.json_lines import checked_object, read_objects
+from lmprog.keyed_lines import Numbering, hash_of
 
 Data: TypeAlias = "str | Path | Sequence[Mapping[str, Any]]"
 
@@ -38,19 +37,13 @@ def load_items(data: Data, limit: int | None = None) -> list[Item]:
 
 
 def numbered(rows: Iterable[Mapping[str, Any]]) -> list[Item]:
-    seen: Counter[str] = Counter()
-    items = []
-    for index, row in enumerate(rows):
-        key = content_hash(row)
-        seen[key] += 1
-        items.append(Item(key if seen[key] == 1 else f"{key}#{seen[key]}", index, row))
-    return items
+    numbering = Numbering()
+    return [Item(numbering.key(content_hash(row)), index, row) for index, row in enumerate(rows)]
 
 
 def content_hash(row: Mapping[str, Any], salt: str = "") -> str:
     """Depends on nothing but the content (and the salt)."""
-    text = json.dumps(row, sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.sha256(f"{salt}{text}".encode()).hexdigest()[:32]
+    return hash_of(salt + json.dumps(row, sort_keys=True, ensure_ascii=False, default=str))
 
 
 def _rows(source: str | Path) -> Iterable[Mapping[str, Any]]:

@@ -7,13 +7,12 @@ item is in the file twice. A file of other settings is refused.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lmprog.errors import InvalidArgument
-from lmprog.resume import lock_file, read_lines
+from lmprog.keyed_lines import KeyedLines, as_line
 
 SETTINGS = "#settings"
 Record = Mapping[str, Any]
@@ -24,21 +23,19 @@ class RecordFile:
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 - closed by close()
+        self._lines = KeyedLines(path, "an evaluation")
+        self.done: dict[str, Record] = dict(self._lines.found)
         try:
-            lock_file(self._file, path)
-            self.done: dict[str, Record] = dict(read_lines(self._file, path))
             self._check(path, dict(settings))
         except BaseException:
-            self._file.close()
+            self._lines.close()
             raise
 
     def write(self, record: Record) -> None:
-        self._file.write((json.dumps(record, ensure_ascii=False) + "\n").encode())
-        os.fsync(self._file.fileno())
+        self._lines.write(as_line(record))
 
     def close(self) -> None:
-        self._file.close()
+        self._lines.close()
 
     def _check(self, path: Path, settings: dict[str, Any]) -> None:
         old = self.done.pop(SETTINGS, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import math
@@ -22,6 +23,7 @@ from lmprog.evaluation import Estimate, Generation, MultipleChoice, Outcome, Tas
 from lmprog.evaluation.data import load_items
 from lmprog.evaluation.formats import gsm8k, hellaswag
 from lmprog.evaluation.metrics import choice_metrics, estimate, pass_at_k
+from lmprog.evaluation.records import RecordFile
 from lmprog.evaluation.task import Asking
 from tests.support.language import no_threads_left
 
@@ -311,6 +313,22 @@ def test_records_of_other_settings_are_refused(tmp_path: Path) -> None:
     evaluate(capitals(), backend=backend, records=path)
     with pytest.raises(lmprog.InvalidArgument, match="shots 0 became 1"):
         evaluate(capitals(), backend=backend, records=path, shots=1)
+
+
+def test_a_file_of_something_else_or_in_use_is_named_as_an_evaluation_s(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_text("Dear diary,\n")
+    with pytest.raises(lmprog.InvalidArgument, match=r"Line 1 of .* was not written by an evaluation"):
+        RecordFile(path, {})
+    path.unlink()
+    with (
+        contextlib.closing(RecordFile(path, {})),
+        pytest.raises(lmprog.InvalidArgument, match="in use by another evaluation"),
+    ):
+        RecordFile(path, {})
+    with pytest.raises(lmprog.InvalidArgument, match="of other settings"):
+        RecordFile(path, {"shots": 1})
+    RecordFile(path, {}).close()
 
 
 def test_kill_in_the_middle_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
