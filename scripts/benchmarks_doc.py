@@ -22,7 +22,8 @@ This page is made by `scripts/benchmarks_doc.py` from the JSON that `lmprog benc
 (`docs/benchmarks/`); under each table stands what it ran on. Ratios are of medians over interleaved
 rounds: every setting and every side runs once in each round, another one first each time. `lmprog bench
 report docs/benchmarks/*.jsonl` makes pictures of them. Tables of one round, or of a small scale, are
-indicative."""
+indicative. *Of the floor* is the time that memory and arithmetic of the machine, as measured in the same run, need at
+least for a step, over the time that the step took. HellaSwag's items are the first 500 of its validation split."""
 
 USE = """## Measure it yourself
 
@@ -39,7 +40,11 @@ of `prompt` and `output_len`), generated-shared-prefix (`--gsp-zipf` makes some 
 shared-prefix (a JSON file with `system`, `tools`, `examples` and `questions`). Load: `--request-rate` (Poisson) or
 `--max-concurrency`. What stands after `--compare` are settings to run in turn, each in quotes:
 
-    lmprog bench serving --dataset-name generated-shared-prefix --scale 0.1 --compare "" "--disable-radix-cache"
+    lmprog bench serving --dataset-name generated-shared-prefix --gsp-num-groups 4 --gsp-prompts-per-group 8 \\
+        --scale 0.1 --rounds 2 --compare "" "--disable-radix-cache"
+
+These are 32 requests, four times, in less than a minute. Without the two `--gsp` flags it is SGLang's default of 1,024
+requests, which at scale 1 takes hours on 2 cores.
 
 `programs` makes its items from a seed, or reads them: `--data gsm8k=FILE`, and likewise mmlu, hellaswag and documents.
 """
@@ -51,6 +56,11 @@ are over lmprog's. transformers runs batches of equal lengths, so that nothing i
 with the KV of the shared beginning (or of the conversation) kept by hand, where that is natural. It has
 no constraints: for JSON it generates freely, as many tokens as the longest answer of its batch has
 here. lmprog starts from an empty cache in each round.
+
+The prompts are random tokens, and a small model that decodes greedily after those soon repeats itself. lmprog guesses
+at such repeated text and verifies several tokens in one step (`speculation`), so much of its speed where one request
+runs alone ("one stream") is guesses that came true: most of the 128 tokens. Prose repeats itself less. *lmprog without guesses* has `speculation` off and is what to compare for such text; where the table has no
+such column, it was measured before that side was added.
 
 Shapes at scale 1: few-shot, 64 requests of 1,000 shared and 40 own tokens, 16 out; choices, 32
 questions on a shared prefix of 500 tokens with 4 choices of 6; chat, 8 conversations of 4 turns of 100
@@ -65,15 +75,27 @@ same in all settings. Tokens computed include drafts of speculation that were no
 the warm-up.""",
 }
 
-COMMANDS = {
-    "Peers": "lmprog bench peers --rounds 3 --output-file docs/benchmarks/peers.jsonl",
-    "Programs": "lmprog bench programs --count 16 --rounds 3 --output-file docs/benchmarks/programs.jsonl",
-    "Serving": (
-        "lmprog bench serving --dataset-name generated-shared-prefix --scale 0.25 --gsp-num-groups 8 --disable-tqdm "
-        "--gsp-prompts-per-group 8 --output-file docs/benchmarks/serving.jsonl --compare "
-        + " ".join(f'"--max-concurrency {n}" "--max-concurrency {n} --disable-radix-cache"' for n in (1, 4, 16))
-    ),
-}
+SERVING = (
+    "lmprog bench serving --dataset-name generated-shared-prefix --scale 0.25 --gsp-num-groups 2 "
+    "--gsp-prompts-per-group 8 --output-file docs/benchmarks/serving.jsonl --compare "
+    + " ".join(f'"--max-concurrency {n}" "--max-concurrency {n} --disable-radix-cache"' for n in (1, 8))
+)
+
+
+def commands(title: str, results: Results) -> str:
+    """How the table was made, and how to make it at full size; times are those of 2 cores."""
+    if title == "Serving":
+        return f"Made by (about two minutes):\n\n    {SERVING}\n"
+    if title == "Peers":
+        name, last, flag, full, time = "peers", results.peers[-1], "scale", "1", "half an hour"
+    else:
+        name, last, flag, full, time = "programs", results.programs[-1], "count", "16", "a quarter of an hour"
+    made, out = f"lmprog bench {name} --{flag}", f"--output-file docs/benchmarks/{name}.jsonl"
+    here = f"{made} {last[flag]} --rounds {last['rounds']} {out}"
+    return (
+        f"Made by the first command; the second one is the full size and takes about {time}:\n\n"
+        f"    {here}\n    {made} {full} --rounds 3 {out}\n"
+    )
 
 
 def document(results: Results, printed: list[Path]) -> Iterator[str]:
@@ -81,7 +103,7 @@ def document(results: Results, printed: list[Path]) -> Iterator[str]:
     for title, head, rows, note in tables(results):
         yield f"## {title}\n\n{NOTES[title]}\n"
         yield "\n".join([_line(head), "|---" + "|---:" * (len(head) - 1) + "|", *map(_line, rows)])
-        yield f"\n{note}\n\nAt full size:\n\n    {COMMANDS[title]}\n"
+        yield f"\n{note}\n\n{commands(title, results)}"
     for path in printed:
         yield f"## {path.stem.replace('_', ' ')}\n\n```\n{path.read_text(encoding='utf-8').strip()}\n```\n"
     yield USE

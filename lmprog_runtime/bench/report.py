@@ -76,14 +76,26 @@ Table = tuple[str, Cells, list[Cells], str]  # title, head, rows, what it ran on
 def tables(results: Results) -> Iterator[Table]:
     """The numbers of the last result of a kind, and all of serving, for people."""
     for peers in results.peers[-1:]:
-        yield ("Peers", *peers_table(peers), f"scale {peers['scale']}, rounds: {peers['rounds']}; {describe(peers)}")
+        size = f"scale {peers['scale']}, rounds: {peers['rounds']}{_guesses(peers)}"
+        yield "Peers", *peers_table(peers), f"{size}; {describe(peers)}"
     for programs in results.programs[-1:]:
         size = f"{programs['count']} runs each, {programs['at_a_time']} at a time, rounds: {programs['rounds']}"
         yield "Programs", *programs_table(programs["programs"]), f"{size}; {describe(programs)}"
     if results.serving:
         head, rows = serving_table(results.serving)
-        rounds = len(results.serving) // len(rows)
-        yield "Serving", head, rows, f"rounds: {rounds}; {describe(results.serving[-1])}"
+        last, rounds = results.serving[-1], len(results.serving) // len(rows)
+        size = f"scale {last['scale']}, {last['completed'] + last['failed']} requests in each run, rounds: {rounds}"
+        yield "Serving", head, rows, f"{size}; {describe(last)}"
+
+
+def _guesses(peers: dict[str, Any]) -> str:
+    """Of how many tokens the guesses came true; nothing for results of before they were counted."""
+    pairs = {
+        name: (sum(right), sum(peers["output_tokens"][name]))
+        for name, right in peers.get("accepted_guesses", {}).items()
+    }
+    shown = ", ".join(f"{name} {right} of {tokens}" for name, (right, tokens) in pairs.items() if right)
+    return f"; tokens of lmprog that were right guesses: {shown}" if shown else ""
 
 
 def peers_table(result: dict[str, Any]) -> tuple[Cells, list[Cells]]:

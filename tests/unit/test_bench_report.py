@@ -32,6 +32,7 @@ def serving_result(concurrency: int, *, seconds: float = 2.0, cached: bool = Tru
     return {
         "kind": "serving",
         "tag": None,
+        "scale": 1.0,
         "model": "m",
         "target": MODEL | {"max_total_tokens": pool},
         "dataset_name": "random",
@@ -49,7 +50,7 @@ def numbers(rate: float, computed: int = 100) -> dict[str, float]:
     return {"programs_per_second": rate, "computed_tokens": computed, "hit_rate": 0.5, "best_hit_rate": 0.625}
 
 
-PROGRAMS = {
+PROGRAMS: dict[str, Any] = {
     "kind": "programs",
     "count": 4,
     "at_a_time": 2,
@@ -59,11 +60,13 @@ PROGRAMS = {
     "model": MODEL,
     "environment": MACHINE,
 }
-PEERS = {
+PEERS: dict[str, Any] = {
     "kind": "peers",
     "scale": 1.0,
     "rounds": 3,
     "threads": 3,
+    "output_tokens": {"fork": [4, 5], "chat": [3]},
+    "accepted_guesses": {"fork": [3, 4], "chat": [0]},
     "seconds": {"fork": {"other": [4.0, 9.0, 1.0], "lmprog": [2.0, 1.0, 50.0]}, "chat": {"lmprog": [1.0]}},
     "model": MODEL,
     "environment": MACHINE,
@@ -161,6 +164,10 @@ def test_the_document_is_made_of_the_results(tmp_path: Path) -> None:
     ]
     assert "| fork | 2.00 s | 4.00 s (2.0x) |" in text
     assert text.count("A <fast> one") == 3
+    assert "scale 1.0, 1 requests in each run, rounds: 1;" in text
+    assert "scale 1.0, rounds: 3; tokens of lmprog that were right guesses: fork 7 of 9;" in text
+    assert "    lmprog bench peers --scale 1.0 --rounds 3 --output-file" in text
+    assert "    lmprog bench programs --count 4 --rounds 3 --output-file" in text
     assert "```\n$ a command\nits answer\n```" in text
 
 
