@@ -51,7 +51,6 @@ _FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
     "mask": (_I, (_P, _P, _I, _P, _I)),
     "advance": (_I, (_P, _P, _I, _I)),
     "forced": (_I, (_P, _P, _I, _B, _I, _P)),
-    "forbid": (None, (_P, _P, _L, _L, _L)),
 }
 _UNDECIDED = 2
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
 import pytest
 
 from lmprog_runtime.constraint.base import DEAD
 from lmprog_runtime.constraint.compiler import compile_constraint, prefix_constraint
 from lmprog_runtime.constraint.expressions import Encoding, Expressions
-from lmprog_runtime.constraint.forbid import forbid
 from lmprog_runtime.constraint.grammar import CompiledGrammar
 from lmprog_runtime.constraint.vocabulary import Vocabulary
 from lmprog_runtime.errors import ConstraintUnreachable
@@ -221,21 +219,3 @@ def test_masks_are_read_only_and_shared_between_equal_states() -> None:
     assert grammar.mask(again) is grammar.mask(grammar.start)
     with pytest.raises(ValueError, match="read-only"):
         grammar.mask(grammar.start)[0] = 0
-
-
-@pytest.mark.parametrize("core", CORES)
-def test_forbidden_logits_become_minus_infinity(core: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if core == "python":
-        monkeypatch.setattr("lmprog_runtime.constraint.forbid.load_library", lambda: None)
-    rng = np.random.default_rng(0)
-    for tokens in (1, 31, 32, 33, 100):
-        allowed = rng.random((3, tokens)) < 0.5
-        padded = np.zeros((3, (tokens + 31) // 32 * 32), bool)
-        padded[:, :tokens] = allowed
-        masks = list(np.packbits(padded, axis=1, bitorder="little").view("<u4"))
-        wide = rng.random((3, tokens + 5), np.float32)  # a row may be longer than the vocabulary
-        before = wide.copy()
-        forbid(wide[:, :tokens], [masks[0], None, masks[2]])
-        allowed[1] = True
-        assert (wide[:, tokens:] == before[:, tokens:]).all()
-        assert (wide[:, :tokens] == np.where(allowed, before[:, :tokens], -np.inf)).all()

@@ -1,8 +1,6 @@
 // The C boundary: plain functions over opaque handles. Expressions are returned as ints >= 0, faults as codes < 0 (nodes.h).
 // One lock per arena; vocabularies lock what they share.
-#include <algorithm>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -202,21 +200,4 @@ LMPROG_API int32_t lmprog_advance(Arena* arena, TokenTrie* vocabulary, int32_t s
 LMPROG_API int32_t lmprog_forced(Arena* arena, TokenTrie* vocabulary, int32_t state, uint8_t* out, int32_t capacity,
                                  int32_t* cut) {
   return guarded(arena, [&] { return masks_of(arena, vocabulary).forced(state, out, capacity, cut); });
-}
-
-// Sets logits[row][token] to -infinity where bit `token` of masks[row] is 0; a null mask leaves its row alone.
-LMPROG_API void lmprog_forbid(float* logits, const uint32_t* const* masks, int64_t rows, int64_t row_length, int64_t tokens) {
-  for (int64_t row = 0; row < rows; row++) {
-    const uint32_t* mask = masks[row];
-    if (!mask) continue;
-    float* out = logits + row * row_length;
-    for (int64_t word = 0; word * 32 < tokens; word++) {
-      uint32_t forbidden = ~mask[word];
-      if (!forbidden) continue;
-      const int64_t first = word * 32, count = std::min<int64_t>(32, tokens - first);
-      for (int64_t i = 0; i < count; i++) {
-        if (forbidden >> i & 1) out[first + i] = -std::numeric_limits<float>::infinity();
-      }
-    }
-  }
 }
