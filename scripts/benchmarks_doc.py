@@ -59,8 +59,9 @@ here. lmprog starts from an empty cache in each round.
 
 The prompts are random tokens, and a small model that decodes greedily after those soon repeats itself. lmprog guesses
 at such repeated text and verifies several tokens in one step (`speculation`), so much of its speed where one request
-runs alone ("one stream") is guesses that came true: most of the 128 tokens. Prose repeats itself less. *lmprog without guesses* has `speculation` off and is what to compare for such text; where the table has no
-such column, it was measured before that side was added.
+runs alone ("one stream") is guesses that came true: most of the 128 tokens. Prose repeats itself less. *lmprog
+without guesses* has `speculation` off and is what to compare for such text; where the table has no such column, it was
+measured before that side was added.
 
 Shapes at scale 1: few-shot, 64 requests of 1,000 shared and 40 own tokens, 16 out; choices, 32
 questions on a shared prefix of 500 tokens with 4 choices of 6; chat, 8 conversations of 4 turns of 100
