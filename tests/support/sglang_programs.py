@@ -7,6 +7,7 @@ import sys
 import types
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,3 +40,8 @@ def _download(version: str, folder: Path) -> list[Path]:
 
 def programs_of(module: types.ModuleType) -> dict[str, object]:
     return {name: value for name, value in vars(module).items() if name.startswith("test_")}
+
+
+def ran(sgl: Any, body: Any, backend: Any, **options: Any) -> Any:
+    """The state of a function of the stand-in that has run."""
+    return sgl.function(body).run(backend=backend, **options)

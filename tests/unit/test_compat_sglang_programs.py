@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-import lmprog.compat.sglang
 from lmprog import ScriptedBackend
 from lmprog.backends.base import TokenLogprob
 from tests.support.sglang_programs import fetch, programs_of
@@ -71,15 +70,9 @@ class CompetentBackend(ScriptedBackend):
 
 
 @pytest.fixture
-def sgl():
-    lmprog.compat.sglang.install()
-    try:
-        import sglang
-
-        sglang.set_default_backend(CompetentBackend(ANSWERS))
-        yield sglang
-    finally:
-        lmprog.compat.sglang.uninstall()
+def sgl(sgl):
+    sgl.set_default_backend(CompetentBackend(ANSWERS))
+    return sgl
 
 
 def _questions(path):
