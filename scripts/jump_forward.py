@@ -14,15 +14,17 @@ import json
 import statistics
 import sys
 import time
-from concurrent.futures import Future
 from operator import eq
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for `scripts`
 
-from lmprog_runtime.request import Completion, Constraint, GenerateRequest, SamplingParams, Sink
+from lmprog_runtime.request import Completion, Constraint, SamplingParams
 from lmprog_runtime.runtime import LocalRuntime
+from scripts.generations import submit
+
+PARAMS = SamplingParams(max_tokens=200, temperature=0.0)
 
 DOCUMENTS = [
     "Ada Lovelace, born in London in 1815, wrote the first program. She was a mathematician.",
@@ -78,21 +80,13 @@ def run(runtime: LocalRuntime, schema: Any, concurrency: int) -> Run:
     start = time.perf_counter()
     done: list[Completion] = []
     for at in range(0, len(DOCUMENTS), concurrency):
-        futures = [submit(runtime, document, constraint) for document in DOCUMENTS[at : at + concurrency]]
+        prompts = [f"Text: {document}\nJSON: " for document in DOCUMENTS[at : at + concurrency]]
+        futures = [submit(runtime, prompt, PARAMS, constraint) for prompt in prompts]
         done += [future.result() for future in futures]
     seconds = time.perf_counter() - start
     usage = [completion.usage for completion in done]
     texts = tuple(completion.text for completion in done)
     return Run(seconds, texts, sum(u.completion_tokens for u in usage), sum(u.forced_tokens for u in usage))
-
-
-def submit(runtime: LocalRuntime, document: str, constraint: Constraint) -> Future[Completion]:
-    future: Future[Completion] = Future()
-    ids = runtime.tokenizer.encode(f"Text: {document}\nJSON: ")
-    params = SamplingParams(max_tokens=200, temperature=0.0)
-    sink = Sink(lambda _: None, future.set_result, future.set_exception)
-    runtime.engine.submit(GenerateRequest(ids, params, constraint=constraint), sink)
-    return future
 
 
 def main() -> None:

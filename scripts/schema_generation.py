@@ -20,12 +20,13 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for `scripts`
 
 import jsonschema
 
-from lmprog_runtime.request import Completion, Constraint, GenerateRequest, SamplingParams, Sink
+from lmprog_runtime.request import Completion, Constraint, SamplingParams
 from lmprog_runtime.runtime import LocalRuntime
+from scripts.generations import submit
 
 BENCH = Path(__file__).parents[1].parent / "shared" / "data" / "jsonschemabench_dev.jsonl"
 PROMPT = "A JSON object that follows the schema:\n"
@@ -51,16 +52,6 @@ def load(path: Path = BENCH) -> list[Row]:
 
 def spread(rows: Sequence[Row], count: int) -> list[Row]:
     return [rows[at * len(rows) // count] for at in range(min(count, len(rows)))]
-
-
-def submit(runtime: LocalRuntime, row: Row, params: SamplingParams, whitespace: str) -> Future[Completion]:
-    """One generation; refusals and failures come out of the future."""
-    future: Future[Completion] = Future()
-    sink = Sink(lambda _: None, future.set_result, future.set_exception)
-    constraint = Constraint("json_schema", json.dumps(row.schema), whitespace)
-    request = GenerateRequest(runtime.tokenizer.encode(PROMPT), params, constraint=constraint)
-    runtime.engine.submit(request, sink)
-    return future
 
 
 def judged(row: Row, future: Future[Completion]) -> Result:
@@ -92,7 +83,8 @@ def generate(
 ) -> Iterator[Result]:
     for at in range(0, len(rows), batch):
         part = rows[at : at + batch]
-        futures = [submit(runtime, row, params, whitespace) for row in part]
+        constraints = [Constraint("json_schema", json.dumps(row.schema), whitespace) for row in part]
+        futures = [submit(runtime, PROMPT, params, constraint) for constraint in constraints]
         yield from (judged(row, future) for row, future in zip(part, futures, strict=True))
 
 
