@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+import lmprog
 from lmprog import ScriptedBackend
 
 ROOT = Path(__file__).parents[2]
@@ -23,14 +25,12 @@ def test_every_rule_has_its_test() -> None:
     assert {match[1] for match in named if match} <= defined
 
 
-def test_the_program_on_the_page_runs() -> None:
-    @dataclass
-    class Verdict:
-        score: int
-
+def test_the_program_on_the_page_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     code = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert code is not None
-    backend = ScriptedBackend(lambda call: '{"score":4}' if call.constraint else "fine")
-    names: dict[str, Any] = {"Verdict": Verdict, "text": "An essay.", "backend": backend}
-    exec(code[1], names)
-    assert names["state"]["verdict"].score == 4
+    backend = ScriptedBackend(lambda call: '{"score":4, "reason":"good"}' if call.constraint else "fine")
+    monkeypatch.setattr(lmprog, "Runtime", lambda model: backend)
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(compile(code[1], "page", "exec", dont_inherit=True), names)
+    assert capsys.readouterr().out == "4\n"
+    assert names["state"]["verdict"].reason == "good"
