@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,10 @@ from lmprog import (
     gen,
     user,
 )
+from lmprog.backends.base import GenerateResult, Usage
 from lmprog.batching import _Workers
-from tests.support.language import counting, error_of, joined, no_threads_left
+from lmprog.timer import timer
+from tests.support.language import HeldBackend, counting, error_of, joined, no_threads_left
 
 pytestmark = pytest.mark.timeout(60)
 ROOT = Path(__file__).parents[2]
@@ -209,11 +211,33 @@ def test_as_completed() -> None:
     assert all(run["answer"] == f"q{index}" for index, run in finished)
 
 
-def test_timeout_is_per_item() -> None:
-    backend = echo(delay=lambda call: 5 if "q1" in call.prompt else 0.001)
-    with no_threads_left():
-        runs = ask.run_batch(questions(3), backend=backend, timeout=0.1)
-    assert [type(run.error()) for run in runs] == [type(None), RunTimeout, type(None)]
+def test_timeout_is_per_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each item has a limit of its own, which is gone when the item is done. The clock is the test's."""
+    limits: list[tuple[float, Callable[[], None]]] = []
+
+    class Limit:
+        def __init__(self, seconds: float, callback: Callable[[], None]) -> None:
+            self._limit = (seconds, callback)
+            limits.append(self._limit)
+
+        def cancel(self) -> None:
+            limits.remove(self._limit)
+
+    monkeypatch.setattr(timer, "call_later", Limit)
+    held = HeldBackend()
+    finished = ask.as_completed(questions(3), backend=held, timeout=7.5, num_threads=3)
+
+    def answer_two() -> None:
+        for _ in range(2):
+            held.sinks.get().done(GenerateResult("x", "stop", None, True, Usage()))
+
+    threading.Thread(target=answer_two).start()
+    assert {run.error() for _, run in (next(finished), next(finished))} == {None}
+    ((seconds, ring),) = limits
+    assert seconds == 7.5
+    ring()
+    _, late = next(finished)
+    assert isinstance(late.error(), RunTimeout)
 
 
 def test_batch_inside_a_program_belongs_to_it() -> None:
