@@ -159,6 +159,8 @@ def _headline(result: Evaluation) -> str:
 
 def _cost(result: Evaluation) -> str:
     usage, new = result.usage, len(result.records) - result.resumed
+    if not new and not result.failed:
+        return f"All {result.resumed} items were there from before; nothing was run."
     share = usage.cached_tokens / usage.prompt_tokens if usage.prompt_tokens else 0.0
     tokens = f"{usage.prompt_tokens:,} prompt tokens, {share:.1%} from the cache"
     start = result.settings.get("cache_at_start", "unknown")

@@ -40,10 +40,10 @@ of `prompt` and `output_len`), generated-shared-prefix (`--gsp-zipf` makes some 
 shared-prefix (a JSON file with `system`, `tools`, `examples` and `questions`). Load: `--request-rate` (Poisson) or
 `--max-concurrency`. What stands after `--compare` are settings to run in turn, each in quotes:
 
-    lmprog bench serving --dataset-name generated-shared-prefix --gsp-num-groups 4 --gsp-prompts-per-group 8 \\
+    lmprog bench serving --dataset-name generated-shared-prefix --gsp-num-groups 4 --gsp-prompts-per-group 4 \\
         --scale 0.1 --rounds 2 --compare "" "--disable-radix-cache"
 
-These are 32 requests, four times, in less than a minute. Without the two `--gsp` flags it is SGLang's default of 1,024
+These are 16 requests, four times, in less than a minute. Without the two `--gsp` flags it is SGLang's default of 1,024
 requests, which at scale 1 takes hours on 2 cores.
 
 `programs` makes its items from a seed, or reads them: `--data gsm8k=FILE`, and likewise mmlu, hellaswag and documents.

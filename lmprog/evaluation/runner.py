@@ -209,4 +209,4 @@ def _bar(name: str, total: int, is_shown: bool) -> Any:
     class Bar(tqdm):  # type: ignore[type-arg]
         monitor_interval = 0  # no thread of its own
 
-    return Bar(total=total, desc=name, unit="item", disable=not is_shown)
+    return Bar(total=total, desc=name, unit=" items", disable=not is_shown or not total)

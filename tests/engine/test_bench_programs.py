@@ -67,14 +67,14 @@ def test_forks_run_side_by_side_or_one_after_the_other(runtimes: Any) -> None:
 def test_jump_forward_saves_sampling_and_changes_no_answer(runtimes: Any) -> None:
     case = next(case for case in CASES if case.constrained)
     texts, forced = {}, {}
-    for name in (command.FULL, command.NO_JUMP):
+    for name in (command.FULL, command.NO_JUMP_FORWARD):
         runtimes[name].restart()
         backend = Runtime.over(runtimes[name].runtime)
         runs = case.program.run_batch(case.items, backend=backend)
         texts[name] = [run.text() for run in runs]
         forced[name] = sum(run.usage.forced_tokens for run in runs)
-    assert texts[command.FULL] == texts[command.NO_JUMP]
-    assert forced[command.FULL] > 0 == forced[command.NO_JUMP]
+    assert texts[command.FULL] == texts[command.NO_JUMP_FORWARD]
+    assert forced[command.FULL] > 0 == forced[command.NO_JUMP_FORWARD]
 
 
 def test_the_best_hit_rate_counts_each_edge_once(runtimes: Any) -> None:

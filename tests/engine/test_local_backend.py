@@ -113,6 +113,27 @@ def test_select_scores_are_those_of_the_joint_text(backend: Runtime) -> None:
     assert len(scores[0]) == 2
 
 
+def test_choices_without_the_prompt_are_scored_after_what_texts_begin_with(backend: Runtime) -> None:
+    """And the method that needs it picks by the difference."""
+    choices = [" yes", " no", " maybe"]
+
+    @function
+    def choose(s: State) -> None:
+        s += "A prompt, " + select("x", choices, choices_method="unconditional_likelihood_normalized")
+
+    state = choose.run(backend=backend)
+    meta, engine = state.get_meta_info("x"), backend._runtime.engine
+    wanted = []
+    for choice in choices:
+        request = GenerateRequest([TOKENIZER.prefix_id, *prompt(choice)], greedy(1, prompt_logprobs_start=1))
+        wanted.append([entry.logprob for entry in run(engine, request).prompt_logprobs])
+    for found, alone in zip(meta["unconditional_logprobs"], wanted, strict=True):
+        assert found == pytest.approx(alone, abs=1e-4)
+    pairs = zip(meta["logprobs"], wanted, strict=True)
+    gains = [sum(joint) / len(joint) - sum(alone) / len(alone) for joint, alone in pairs]
+    assert state["x"] == choices[gains.index(max(gains))]
+
+
 def test_errors_of_the_runtime_are_the_language_s_own(backend: Runtime) -> None:
     @function
     def long(s: State) -> None:

@@ -103,6 +103,7 @@ def test_a_small_pool_preempts_and_the_outputs_stay_the_same() -> None:
     with tiny_engine(tiny_executor(num_slots=100), decode_reserve=0) as engine:
         waiters = [start(engine, request)[1] for request in requests]
         assert [waiter.result().token_ids for waiter in waiters] == wanted
+        assert engine.call(lambda: engine.scheduler.counters.preemptions).result() > 0
         assert engine.call(lambda: (engine.cache.held, engine.cache.tree.protected)).result() == (0, 0)
 
 

@@ -116,7 +116,7 @@ if find_spec("dspy") is not None:
 
 @_needs("lm_eval")
 def test_lm_eval_local_completions(server: Served) -> None:
-    """Log-likelihoods over token ids, as its multiple-choice tasks ask for them, and generation until a stop."""
+    """Log-likelihoods over token ids, as its multiple-choice tasks ask for them."""
     from lm_eval.models.openai_completions import LocalCompletionsAPI
 
     model = LocalCompletionsAPI(
@@ -134,6 +134,25 @@ def test_lm_eval_local_completions(server: Served) -> None:
         exact = server.ok("/select", text=context, choices=[continuation])["choices"][0]["sum_logprob"]
         assert total == pytest.approx(exact, abs=1e-3)
         assert is_greedy in {True, False}
+
+
+@_needs("lm_eval")
+def test_lm_eval_local_completions_generate_until_a_stop(server: Served) -> None:
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.openai_completions import LocalCompletionsAPI
+
+    model = LocalCompletionsAPI(
+        model="tiny", base_url=f"{server.url}/v1/completions", tokenizer_backend=None, tokenized_requests=False,
+        num_concurrent=1, max_retries=1, batch_size=1, max_length=2000,
+    )  # fmt: skip
+    prompt = "The sky is"
+    body = {"model": "tiny", "prompt": prompt, "temperature": 0, "max_tokens": 24, "logit_bias": ASCII_ONLY}
+    text = server.ok("/v1/completions", **body)["choices"][0]["text"]
+    stop = text[9:11]
+    for until, expected in ((["\n\n"], text), ([stop, "\n"], text[: text.index(stop)])):
+        wanted = {"until": until, "max_gen_toks": 24, "logit_bias": ASCII_ONLY}
+        instance = Instance("generate_until", {}, (prompt, wanted), 0)
+        assert model.generate_until([instance], disable_tqdm=True) == [expected]
 
 
 @_needs("lm_eval")
@@ -176,16 +195,19 @@ def test_opentelemetry_spans(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @_needs("schemathesis")
 @pytest.mark.slow
-def test_schemathesis_finds_no_server_error() -> None:
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_schemathesis_finds_no_server_error(seed: int) -> None:
     with serving(tiny_runtime(context_length=64)) as server:
         command = [
             sys.executable,
             "-c",
             "import sys; from schemathesis.cli import schemathesis; sys.exit(schemathesis())",
         ]
-        command += ["run", f"{server.url}/openapi.json", "--checks", "not_a_server_error", "--max-examples", "5"]
-        command += ["--phases", "coverage,fuzzing", "--seed", "1", "--request-timeout", "30", "--no-color"]
-        out = subprocess.run(command, capture_output=True, text=True, timeout=110)
+        command += ["run", f"{server.url}/openapi.json", "--checks", "not_a_server_error", "--max-examples", "25"]
+        command += ["--phases", "examples,coverage,fuzzing,stateful", "--seed", str(seed)]
+        command += ["--request-timeout", "30", "--no-color"]
+        out = subprocess.run(command, capture_output=True, text=True, timeout=500)
         assert out.returncode == 0, out.stdout[-4000:] + out.stderr[-1000:]
         server.state.streams._seconds = -1.0  # those that it opened are swept away
         server.comes_to_rest(30)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import lmprog
-from lmprog import PromptTooLong, ScriptedBackend, ScriptedCall, State
+from lmprog import PromptTooLong, ScriptedBackend, ScriptedCall, State, eval_command
 from lmprog.evaluation import Estimate, Generation, MultipleChoice, Outcome, Task, evaluate
 from lmprog.evaluation.data import load_items
 from lmprog.evaluation.formats import gsm8k, hellaswag
@@ -303,6 +303,8 @@ def test_a_second_call_asks_nothing_and_gives_the_same(tmp_path: Path) -> None:
     assert len(backend.calls) == len(CAPITALS)
     assert (first.resumed, whole.resumed, again.resumed) == (0, 2, 4)
     assert again.metrics == whole.metrics == evaluate(capitals(), backend=backend).metrics
+    assert eval_command.table(again)[-1] == "All 4 items were there from before; nothing was run."
+    assert eval_command.table(whole)[-1].endswith("; 2 items were there from before")
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert len(lines) == 1 + len(CAPITALS)
     assert lines[0]["key"] == "#settings"

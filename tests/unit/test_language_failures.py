@@ -6,6 +6,7 @@ import contextvars
 import re
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,9 +23,11 @@ from lmprog import (
     UnknownVariable,
     function,
     gen,
+    steps,
     turns,
     user,
 )
+from lmprog.steps import FIRST_BACKOFF, pause_before
 from lmprog.timer import timer
 from tests.support.language import PROGRAMS, counting, error_of, forked, joined, no_threads_left, straight
 
@@ -217,6 +220,26 @@ def test_retries_only_when_unreachable() -> None:
     refused = counting(errors={1: RuntimeError("no")})
     assert isinstance(error_of(straight.run(backend=refused, retries=2).text), RuntimeError)
     assert len(refused.calls) == 1
+
+
+@pytest.mark.parametrize(("attempt", "longest"), [(1, 0.25), (2, 0.5), (3, 1.0), (6, 8.0), (40, 8.0)])
+def test_pauses_grow_up_to_a_limit_with_jitter(attempt: int, longest: float) -> None:
+    pauses = [pause_before(attempt) for _ in range(200)]
+    assert longest / 2 <= min(pauses) < max(pauses) <= longest
+    assert max(pauses) - min(pauses) > longest / 4
+
+
+def test_each_retry_waits_for_its_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    def ring_at_once(seconds: float, callback: Callable[[], None]) -> Any:
+        waited.append(seconds)
+        callback()
+
+    monkeypatch.setattr(steps.timer, "call_later", ring_at_once)
+    state = straight.run(backend=ScriptedBackend(BackendUnavailable("down")), retries=3)
+    assert isinstance(error_of(state.text), BackendUnavailable)
+    assert [FIRST_BACKOFF * 2**n / 2 <= pause <= FIRST_BACKOFF * 2**n for n, pause in enumerate(waited)] == [True] * 3
 
 
 def test_retries_run_out() -> None:
