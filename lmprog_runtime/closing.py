@@ -7,12 +7,18 @@ after which it would not is replaced by the next token of that completion.
 from __future__ import annotations
 
 from lmprog_runtime.constraint.base import Grammar
+from lmprog_runtime.errors import ConstraintUnsupported
 
 
 class Closer:
     """Watches one output. `left` counts the tokens that may still come."""
 
     def __init__(self, grammar: Grammar) -> None:
+        """ConstraintUnsupported when the grammar knows no completions."""
+        if not grammar.can_close:
+            raise ConstraintUnsupported(
+                "This constraint backend knows no completions; leave finish='close' out, or use the default backend."
+            )
         self._grammar = grammar
         self._is_possible: bool | None = None  # not known before the first token
         self.has_intervened = False

@@ -135,10 +135,7 @@ def constraint_compiler(tokenizer: Tokenizer, backend: str = "default") -> Const
     warm_up(vocabulary)
 
     def compile_request(constraint: Constraint | None, prefix_text: bytes) -> Grammar:
-        grammar = None
-        if constraint is not None:
-            order, formats = constraint.member_order, constraint.formats
-            grammar = compile_constraint(constraint, vocabulary, order=order, formats=formats)
+        grammar = None if constraint is None else compile_constraint(constraint, vocabulary)
         if prefix_text:
             return prefix_constraint(prefix_text, grammar, vocabulary)
         assert grammar is not None, "a request without constraint and held-back text needs no grammar"

@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import dataclasses
 import os
-import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ import torch
 from tqdm import tqdm
 
 from lmprog_runtime.bench.environment import environment
-from lmprog_runtime.bench.results import describe
+from lmprog_runtime.bench.results import PeerTime, describe, peer_names, peer_times
 from lmprog_runtime.bench.runtime_flags import add_runtime_flags, runtime_config
 from lmprog_runtime.bench.serving import append_lines
 from lmprog_runtime.bench.sides import Endpoint, Ours, Side
@@ -185,18 +184,14 @@ def _round(sides: Sequence[Side], work: Workload, number: int, bar: Any) -> dict
 
 def table(result: dict[str, Any]) -> list[str]:
     """Seconds per workload and side, and how many times as long as here the others take."""
-    names = list(dict.fromkeys(name for sides in result["seconds"].values() for name in sides))
-    names.sort(key=lambda name: name != Ours.name)
+    names = peer_names(result)
     widths = {name: max(len(name), 16) + 2 for name in names}
     lines = [f"{'workload':<17}" + "".join(f"{name:>{widths[name]}}" for name in names)]
     for work, sides in result["seconds"].items():
-        ours = statistics.median(sides[Ours.name])
-        lines.append(f"{work:<17}" + "".join(f"{_cell(sides.get(name), ours):>{widths[name]}}" for name in names))
+        times = peer_times(sides)
+        lines.append(f"{work:<17}" + "".join(f"{_cell(times.get(name)):>{widths[name]}}" for name in names))
     return lines
 
 
-def _cell(seconds: list[float] | None, ours: float) -> str:
-    if not seconds:
-        return "-"
-    median = statistics.median(seconds)
-    return f"{median:.2f} s  {median / ours:5.1f}x"
+def _cell(time: PeerTime | None) -> str:
+    return "-" if time is None else f"{time.seconds:.2f} s  {time.ratio:5.1f}x"

@@ -6,7 +6,6 @@ Colours are those of Okabe and Ito, which people with any kind of colour vision 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import median
 from typing import Any
 
 import matplotlib as mpl
@@ -15,7 +14,19 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
-from lmprog_runtime.bench.results import ABLATIONS, FULL, Curves, Results, curves, load_of, pool_size, series
+from lmprog_runtime.bench.results import (
+    ABLATIONS,
+    FULL,
+    OURS,
+    Curves,
+    Results,
+    curves,
+    load_of,
+    peer_names,
+    peer_times,
+    pool_size,
+    series,
+)
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 STYLE = {
@@ -37,7 +48,7 @@ def figures(results: Results) -> Iterator[tuple[str, Figure]]:
         if results.programs:
             yield "programs", program_bars(results.programs[-1]["programs"])
         if results.peers:
-            yield "peers", peer_bars(results.peers[-1]["seconds"])
+            yield "peers", peer_bars(results.peers[-1])
         if found := series(results.serving, varied=load_of, fixed=pool_size):
             yield "latency", latency_curve(found)
         cached = [result for result in results.serving if not result["disable_radix_cache"]]
@@ -80,20 +91,21 @@ def _longest(programs: dict[str, Any]) -> float:
     return max(float(max(some) / some[0]) for some in rates)
 
 
-def peer_bars(seconds: dict[str, dict[str, list[float]]]) -> Figure:
+def peer_bars(result: dict[str, Any]) -> Figure:
     """How many times as long as here the others take, per workload."""
-    names = list(dict.fromkeys(name for sides in seconds.values() for name in sides if name != "lmprog"))
-    figure = Figure(figsize=(8.5, 0.3 * len(seconds) * max(2, len(names)) + 1.8))
+    workloads = {name: peer_times(sides) for name, sides in result["seconds"].items()}
+    names = peer_names(result)[1:]
+    figure = Figure(figsize=(8.5, 0.3 * len(workloads) * max(2, len(names)) + 1.8))
     axes = figure.add_subplot()
     height = 0.8 / max(2, len(names))
-    for index, sides in enumerate(seconds.values()):
-        shown = [name for name in names if name in sides]
+    for index, times in enumerate(workloads.values()):
+        shown = [name for name in names if name in times]
         for place, name in enumerate(shown):
-            ratio = median(sides[name]) / median(sides["lmprog"])
+            ratio = times[name].ratio
             y = index + (place - (len(shown) - 1) / 2) * height
             axes.barh(y, ratio, height * 0.92, color=COLOURS[names.index(name) % len(COLOURS)])
             axes.text(ratio, y, f" {ratio:.1f}x", va="center", fontsize=8)
-    labels = [f"{name}\n{median(sides['lmprog']):.2f} s" for name, sides in seconds.items()]
+    labels = [f"{name}\n{times[OURS].seconds:.2f} s" for name, times in workloads.items()]
     axes.axvline(1.0, color="#444444", linewidth=1)
     axes.set_yticks(range(len(labels)), labels)
     axes.margins(x=0.1)

@@ -10,7 +10,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from lmprog_runtime.bench.results import ABLATIONS, FULL, NO_CACHE, Results, describe, label_of
+from lmprog_runtime.bench.results import (
+    ABLATIONS,
+    FULL,
+    NO_CACHE,
+    OURS,
+    Results,
+    describe,
+    label_of,
+    peer_names,
+    peer_times,
+)
 from lmprog_runtime.errors import RequestRefused, RuntimeFault
 
 Cells = list[str]
@@ -99,18 +109,15 @@ def _guesses(peers: dict[str, Any]) -> str:
 
 
 def peers_table(result: dict[str, Any]) -> tuple[Cells, list[Cells]]:
-    names = list(dict.fromkeys(name for sides in result["seconds"].values() for name in sides))
-    names.sort(key=lambda name: name != "lmprog")
+    names = peer_names(result)
     rows = []
     for work, sides in result["seconds"].items():
-        ours = median(sides["lmprog"])
-        others = [_times(median(sides[name]), ours) if name in sides else "-" for name in names[1:]]
-        rows.append([work, f"{ours:.2f} s", *others])
+        times = peer_times(sides)
+        others = [
+            f"{times[name].seconds:.2f} s ({times[name].ratio:.1f}x)" if name in times else "-" for name in names[1:]
+        ]
+        rows.append([work, f"{times[OURS].seconds:.2f} s", *others])
     return ["workload", *names], rows
-
-
-def _times(seconds: float, ours: float) -> str:
-    return f"{seconds:.2f} s ({seconds / ours:.1f}x)"
 
 
 def programs_table(programs: dict[str, Any]) -> tuple[Cells, list[Cells]]:

@@ -38,6 +38,28 @@ def _checked(path: Path, number: int, result: Any) -> dict[str, Any]:
     return result
 
 
+OURS = "lmprog"
+
+
+class PeerTime(NamedTuple):
+    """How long one side took for a workload."""
+
+    seconds: float  # the median over the rounds
+    ratio: float  # to that of lmprog
+
+
+def peer_times(sides: dict[str, list[float]]) -> dict[str, PeerTime]:
+    """Of every side that did a workload, from its seconds in each round."""
+    medians = {name: median(seconds) for name, seconds in sides.items() if seconds}
+    return {name: PeerTime(seconds, seconds / medians[OURS]) for name, seconds in medians.items()}
+
+
+def peer_names(result: dict[str, Any]) -> list[str]:
+    """The sides of a benchmark of peers, lmprog first."""
+    names = list(dict.fromkeys(name for sides in result["seconds"].values() for name in sides))
+    return sorted(names, key=lambda name: name != OURS)
+
+
 Curves = dict[str, list[tuple[float, float]]]  # by label, points with rising x
 
 

@@ -12,6 +12,7 @@ import requests
 from lmprog_runtime.bench.conversation import Conversation, Turn
 from lmprog_runtime.bench.load import Load, run_load
 from lmprog_runtime.bench.outcome import Outcome
+from lmprog_runtime.bench.results import OURS
 from lmprog_runtime.bench.targets import Completions, InProcess, Target
 from lmprog_runtime.bench.workloads import Workload
 from lmprog_runtime.errors import EngineFailed
@@ -37,7 +38,7 @@ class Side(ABC):
 
 
 class Ours(Side):
-    name = "lmprog"
+    name = OURS
 
     def __init__(self, runtime: LocalRuntime, name: str = name) -> None:
         self.runtime, self.name = runtime, name

@@ -19,6 +19,7 @@ class Grammar(Protocol):
     rollback point, equal ints in one grammar mean equal futures."""
 
     start: int
+    can_close: bool  # whether completions can be known at all: `tokens_to_finish` and `closing_tokens`
 
     def mask(self, state: int) -> NDArray[np.uint32]:
         """[ceil(vocab_size / 32)] bits, bit i%32 of word i//32 is token i; end-of-sequence ids are set exactly when the

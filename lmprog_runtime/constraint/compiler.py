@@ -1,19 +1,18 @@
 """From a request's constraint to a grammar: front end, sealing, and a cache by content.
 
-Refusals are results too and are kept like them. Nothing here runs on the engine's thread.
+Refusals are results too and are kept like them, those by time limits too: they count processor time, which a
+busy machine hardly changes. Nothing here runs on the engine's thread.
 """
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Hashable
 from typing import NamedTuple
 
 from lmprog_runtime.constraint.expressions import Expressions
 from lmprog_runtime.constraint.grammar import CompiledGrammar
 from lmprog_runtime.constraint.grammar_text import compile_grammar_text
-from lmprog_runtime.constraint.json_schema import Formats, Order, SchemaOptions, compile_value
+from lmprog_runtime.constraint.json_schema import SchemaOptions, compile_value
 from lmprog_runtime.constraint.json_schema.values import parse
 from lmprog_runtime.constraint.structural_tag import compile_structural_tag
 from lmprog_runtime.constraint.vocabulary import Vocabulary
@@ -27,7 +26,6 @@ MAX_SOURCE = 8 * 2**20
 WORN_BYTES = 128 * 2**20
 """A cached automaton that has grown beyond this is compiled afresh for new requests; running ones keep theirs."""
 
-_RETRY_SECONDS = 60.0  # a time limit may have been reached because the machine was busy
 MOST_EXAMPLE = 200
 """Bytes of a text quoted in a message."""
 
@@ -40,52 +38,30 @@ class _Refusal(NamedTuple):
 
     error: type[RequestRefused]
     message: str
-    since: float
 
     @property
     def nbytes(self) -> int:
         return len(self.message)
 
-    @property
-    def holds(self) -> bool:
-        return not issubclass(self.error, ConstraintTooLarge) or time.monotonic() - self.since < _RETRY_SECONDS
 
-
-def compile_constraint(
-    constraint: Constraint,
-    vocabulary: Vocabulary,
-    *,
-    order: Order = "schema",
-    formats: Formats = "assert",
-    exponents: bool = False,
-) -> CompiledGrammar:
+def compile_constraint(constraint: Constraint, vocabulary: Vocabulary) -> CompiledGrammar:
     """The grammar of a constraint over a vocabulary; the same constraint gets the same answer from the cache.
 
-    order, formats, exponents: how JSON is written and what `format` means (see json_schema.compile_schema). Raises
-    ConstraintInvalid, ConstraintUnsupported, ConstraintTooLarge or ConstraintUnreachable, saying where and why.
+    Raises ConstraintInvalid, ConstraintUnsupported, ConstraintTooLarge or ConstraintUnreachable, saying where and why.
     """
     cache = vocabulary.compiled
-    options = SchemaOptions(
-        constraint.whitespace,
-        order,
-        formats,
-        exponents,
-        max_digits=constraint.max_digits,
-        max_items=constraint.max_items,
-    )
-    key = (constraint, options)
-    refusal = cache.get(key, _Refusal)
-    if refusal is not None and refusal.holds:
+    refusal = cache.get(constraint, _Refusal)
+    if refusal is not None:
         raise refusal.error(refusal.message)
-    grammar = cache.get(key, CompiledGrammar)
+    grammar = cache.get(constraint, CompiledGrammar)
     if grammar is not None and grammar.nbytes < WORN_BYTES:
         return grammar
     try:
-        grammar = _compile(constraint, options, vocabulary, key)
+        grammar = _compile(constraint, vocabulary)
     except RequestRefused as error:
-        cache.put(key, _Refusal(type(error), str(error), time.monotonic()))
+        cache.put(constraint, _Refusal(type(error), str(error)))
         raise
-    cache.put(key, grammar)
+    cache.put(constraint, grammar)
     return grammar
 
 
@@ -119,32 +95,42 @@ def _any_text(vocabulary: Vocabulary) -> CompiledGrammar:
     return grammar
 
 
-def _compile(constraint: Constraint, options: SchemaOptions, vocabulary: Vocabulary, key: Hashable) -> CompiledGrammar:
+def _compile(constraint: Constraint, vocabulary: Vocabulary) -> CompiledGrammar:
     if len(constraint.source) > MAX_SOURCE:
         raise ConstraintTooLarge(f"The constraint has more than {MAX_SOURCE} characters; make it smaller.")
     if constraint.kind == "choices":
         _check_choices(_choices(constraint.source), vocabulary)
     expressions = Expressions()
-    root = _expression(constraint, options, expressions)
+    root = _expression(constraint, expressions)
     start = expressions.arena.seal(root, vocabulary.producible)
     if start == Expressions.EMPTY:
-        _refuse_unreachable(constraint, options, vocabulary)
-    grammar = CompiledGrammar(expressions.arena, start, vocabulary, key)
+        _refuse_unreachable(constraint, vocabulary)
+    grammar = CompiledGrammar(expressions.arena, start, vocabulary, constraint)
     if not vocabulary.has_all_single_bytes and is_unwritable(grammar):
         raise ConstraintUnreachable("No sequence of this tokenizer's tokens satisfies the constraint; change it.")
     return grammar
 
 
-def _expression(constraint: Constraint, options: SchemaOptions, expressions: Expressions) -> int:
+def _expression(constraint: Constraint, expressions: Expressions) -> int:
     if constraint.kind == "regex":
         return expressions.regex(constraint.source)
     if constraint.kind == "json_schema":
-        return compile_value(parse(constraint.source), expressions, options)
+        return compile_value(parse(constraint.source), expressions, _options(constraint))
     if constraint.kind == "structural_tag":
-        return compile_structural_tag(constraint.source, expressions, options)
+        return compile_structural_tag(constraint.source, expressions, _options(constraint))
     if constraint.kind == "grammar":
         return compile_grammar_text(constraint.source, expressions)
     return expressions.words(choice.encode() for choice in _choices(constraint.source))
+
+
+def _options(constraint: Constraint) -> SchemaOptions:
+    return SchemaOptions(
+        constraint.whitespace,
+        constraint.member_order,
+        constraint.formats,
+        max_digits=constraint.max_digits,
+        max_items=constraint.max_items,
+    )
 
 
 def _choices(source: str) -> list[str]:
@@ -163,10 +149,10 @@ def _check_choices(choices: list[str], vocabulary: Vocabulary) -> None:
             raise ConstraintUnreachable(f"This tokenizer cannot write the choice {choice!r}; leave it out.")
 
 
-def _refuse_unreachable(constraint: Constraint, options: SchemaOptions, vocabulary: Vocabulary) -> None:
+def _refuse_unreachable(constraint: Constraint, vocabulary: Vocabulary) -> None:
     """Say why nothing is left: no text at all, or none that the tokenizer can write."""
     expressions = Expressions()
-    root = expressions.arena.seal(_expression(constraint, options, expressions), _EVERY_BYTE)
+    root = expressions.arena.seal(_expression(constraint, expressions), _EVERY_BYTE)
     if root == Expressions.EMPTY:
         raise ConstraintUnreachable("No text satisfies the constraint; it contradicts itself.")
     example = expressions.arena.shortest(root, MOST_EXAMPLE)

@@ -54,6 +54,8 @@ class CompiledGrammar:
 
     cached_as: the key under which the vocabulary's cache keeps it, which is told whenever it has grown."""
 
+    can_close = True
+
     def __init__(self, arena: Arena, start: int, vocabulary: Vocabulary, cached_as: Hashable = None) -> None:
         self.arena, self.start, self.vocabulary, self._cached_as = arena, start, vocabulary, cached_as
         self._walker: Walker = new_walker(arena, vocabulary)

@@ -3,7 +3,7 @@
 outlines-core loses transitions behind accepting states and takes the first alternative that fits, so some constraints
 come out wrong. Each is compared here with ours, state by state over the whole vocabulary, and refused with the text
 behind which the two differ. For a regular expression or choices both have to allow the same tokens everywhere; for a
-schema, which outlines-core writes in a style of its own, it may allow no token that ours does not.
+schema, of which outlines-core writes some instances only, it may allow no token that ours does not.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,12 +19,15 @@ from numpy.typing import NDArray
 from lmprog_runtime.constraint.base import DEAD, FAR
 from lmprog_runtime.constraint.compiler import compile_constraint
 from lmprog_runtime.constraint.grammar import CompiledGrammar
+from lmprog_runtime.constraint.json_schema.layouts import FLEXIBLE
 from lmprog_runtime.constraint.vocabulary import Vocabulary
 from lmprog_runtime.errors import ConstraintTooLarge, ConstraintUnsupported
 from lmprog_runtime.request import Constraint
 
-GAP = "[ ]?"
-"""What outlines-core lets stand between JSON's tokens."""
+_MARK = "\ue000"  # of no meaning in a regular expression
+_GAPS = {"dense": "", "flexible": FLEXIBLE}
+_FIXED = ("member_order", "formats", "max_digits", "max_items")
+_DEFAULTS = Constraint("json_schema", "{}")
 
 MOST_COMPARED = 300
 """Pairs of states; what needs more cannot be checked and is refused."""
@@ -35,6 +37,8 @@ _ONLY_TOKENS = "outlines-core follows whole tokens only; turn token healing off 
 
 class OutlinesGrammar:
     """Implements `constraint.base.Grammar` on an index of outlines-core. Tokens only: it knows no bytes inside them."""
+
+    can_close = False
 
     def __init__(self, index: Any, vocabulary: Vocabulary) -> None:
         self._transitions: dict[int, dict[int, int]] = index.get_transitions()
@@ -114,9 +118,8 @@ def compile_with_outlines(constraint: Constraint, vocabulary: Vocabulary) -> Out
     ConstraintUnsupported where outlines-core cannot do it, or does it wrong: then with the text where it goes wrong."""
     import outlines_core
 
-    is_schema = constraint.kind == "json_schema"
     pattern = _pattern(constraint)
-    ours = compile_constraint(replace(constraint, whitespace=GAP) if is_schema else constraint, vocabulary)
+    ours = compile_constraint(constraint, vocabulary)
     ids: dict[bytes, list[int]] = defaultdict(list)
     for token_id, data in enumerate(vocabulary.token_bytes):
         if data:
@@ -128,7 +131,7 @@ def compile_with_outlines(constraint: Constraint, vocabulary: Vocabulary) -> Out
             f"outlines-core refuses the constraint ({error}); use the default backend."
         ) from None
     grammar = OutlinesGrammar(index, vocabulary)
-    _compare(grammar, ours, is_equal=not is_schema)
+    _compare(grammar, ours, is_equal=constraint.kind != "json_schema")
     return grammar
 
 
@@ -139,12 +142,30 @@ def _pattern(constraint: Constraint) -> str:
         return "|".join(re.escape(choice) for choice in json.loads(constraint.source))
     if constraint.kind != "json_schema":
         raise ConstraintUnsupported(f"outlines-core has no {constraint.kind} constraints; use the default backend.")
+    for name in _FIXED:
+        value = getattr(constraint, name)
+        if value != getattr(_DEFAULTS, name):
+            raise ConstraintUnsupported(
+                f"outlines-core knows no {name}={value!r}; leave {name} out, or use the default backend."
+            )
+    if constraint.whitespace == "compact":
+        return _compact(_schema_pattern(constraint.source, _MARK))
+    return _schema_pattern(constraint.source, _GAPS.get(constraint.whitespace, constraint.whitespace))
+
+
+def _schema_pattern(schema: str, gap: str) -> str:
+    """`gap`: what may stand between JSON's tokens."""
     from outlines_core.json_schema import build_regex_from_schema
 
     try:
-        return str(build_regex_from_schema(constraint.source, whitespace_pattern=GAP))
+        return str(build_regex_from_schema(schema, whitespace_pattern=gap))
     except (ValueError, TypeError) as error:
         raise ConstraintUnsupported(f"outlines-core refuses the schema ({error}); use the default backend.") from None
+
+
+def _compact(marked: str) -> str:
+    """A blank behind commas and colons, no other. outlines-core has one gap for all places."""
+    return marked.replace(f":{_MARK}", ": ").replace(f",{_MARK}", ", ").replace(_MARK, "")
 
 
 def _compare(theirs: OutlinesGrammar, ours: CompiledGrammar, *, is_equal: bool) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
-from lmprog_runtime.errors import RequestRefused
+from lmprog_runtime.errors import ConstraintUnsupported, RequestRefused
 from lmprog_runtime.request import Completion, Constraint, GenerateRequest, SamplingParams
 from lmprog_runtime.runtime import constraint_compiler
 from tests.support.byte_tokenizer import make_byte_tokenizer
@@ -47,6 +48,16 @@ def test_an_endless_text_ends_where_the_pattern_accepts() -> None:
 def test_a_budget_below_every_completion_is_used_up_and_reported() -> None:
     for done in _outputs(Constraint("regex", "[a-c]{30}"), 8):
         assert (done.is_complete, done.finish_reason, len(done.token_ids)) == (False, "length", 8)
+
+
+def test_a_backend_that_knows_no_completions_refuses() -> None:
+    pytest.importorskip("outlines_core", reason="outlines-core is not installed")
+    compiler = constraint_compiler(MERGING, "outlines")
+    request = GenerateRequest(prompt("x"), SamplingParams(max_tokens=5, finish="close"), Constraint("regex", "[a-c]+x"))
+    with tiny_engine(tokenizer=MERGING, compiler=compiler) as engine:
+        with pytest.raises(ConstraintUnsupported, match=r"leave finish='close' out, or use the default backend\.$"):
+            run(engine, request)
+        assert len(run(engine, replace(request, params=SamplingParams(max_tokens=5))).token_ids) > 0
 
 
 def test_without_a_constraint_it_is_refused() -> None:

@@ -12,7 +12,9 @@ from lmprog_runtime.constraint.expressions import Expressions
 from lmprog_runtime.constraint.json_schema.facets import ANY_FORM, FRACTIONAL, INTEGRAL, PLAIN, Bound, NumberFacet
 from lmprog_runtime.constraint.json_schema.multiples import least_common_multiple
 from lmprog_runtime.constraint.json_schema.numbers import Numbers
+from lmprog_runtime.constraint.json_schema.options import SchemaOptions
 
+WITH_EXPONENTS = SchemaOptions(exponents=True)
 digits = st.text("0123456789", min_size=1, max_size=4)
 
 
@@ -59,7 +61,7 @@ def test_bounds_forms_and_exclusions(forms, low, high, excluded, written):
     facet = NumberFacet(forms, low, high, excluded=excluded)
     near = [str(bound.value) for bound in (low, high) if bound and bound.value.adjusted() in range(-4, 16)]
     expressions = Expressions()
-    language = Numbers(expressions, 2_000).text(facet)
+    language = Numbers(expressions, WITH_EXPONENTS).text(facet)
     for text in [*written, *near]:
         if "E" in text.upper() and text in near:
             continue
@@ -80,7 +82,7 @@ steps = st.sampled_from(
 def test_multiples(multiples, others, forms, written):
     facet = NumberFacet(forms, multiples=tuple(multiples), non_multiples=tuple(others))
     expressions = Expressions()
-    language = Numbers(expressions, 2_000).text(facet)
+    language = Numbers(expressions, WITH_EXPONENTS).text(facet)
     products = [format(step * 3, "f") for step in multiples]
     for text in [*written, *products]:
         ratios = [Fraction(Decimal(text)) / Fraction(step) for step in (*multiples, *others)]
@@ -93,7 +95,7 @@ def test_multiples(multiples, others, forms, written):
 @given(st.frozensets(values, min_size=1, max_size=4), st.lists(texts, min_size=1, max_size=8))
 def test_constants(constants, written):
     expressions = Expressions()
-    language = Numbers(expressions, 2_000).text(NumberFacet(values=constants))
+    language = Numbers(expressions, WITH_EXPONENTS).text(NumberFacet(values=constants))
     for text in [*written, *(format(value, "f") for value in constants)]:
         assert expressions.matches(language, text.encode()) == (Decimal(text) in constants), (constants, text)
 

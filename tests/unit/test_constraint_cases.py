@@ -218,9 +218,16 @@ def test_c08_members_come_in_the_order_of_the_schema() -> None:
 def test_c08_a_wrong_late_value_is_rejected() -> None:
     schema = {"type": "object", "properties": {"a": {"const": "foo"}, "b": {"type": "string"}}}
     for order in ("schema", "any"):
-        grammar = compile_constraint(Constraint("json_schema", json.dumps(schema)), _vocabulary(), order=order)
+        grammar = _grammar("json_schema", schema, member_order=order)
         assert not _accepts(grammar, '{"b": "bar", "a": "BAD"}')
         assert _accepts(grammar, '{"b": "bar", "a": "foo"}') == (order == "any")
+
+
+@pytest.mark.parametrize("formats", ["assert", "annotate"])
+def test_c08_formats_are_enforced_or_not_as_the_constraint_says(formats: str) -> None:
+    grammar = _grammar("json_schema", {"type": "string", "format": "date"}, formats=formats)
+    assert _accepts(grammar, '"2024-02-29"')
+    assert _accepts(grammar, '"no date"') == (formats == "annotate")
 
 
 # -- C10 ------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from lmprog_runtime.constraint.base import DEAD, FAR
 from lmprog_runtime.constraint.vocabulary import Vocabulary
-from lmprog_runtime.errors import ConstraintTooLarge, ConstraintUnsupported
+from lmprog_runtime.errors import ConstraintInvalid, ConstraintTooLarge, ConstraintUnsupported
 from lmprog_runtime.request import Constraint
 from tests.support.constraints import bits
 
@@ -82,6 +82,44 @@ def _random_output(grammar: OutlinesGrammar, rng: random.Random) -> str:
         assert state != DEAD
 
 
+@pytest.mark.parametrize(
+    ("whitespace", "written"),
+    [
+        ("compact", [True, False, False, False, False]),
+        ("dense", [False, True, False, False, False]),
+        ("[ ]?", [True, True, True, False, False]),
+    ],
+)
+def test_json_is_written_in_the_style_that_is_asked_for(whitespace: str, written: list[bool]) -> None:
+    booleans = {"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 2}
+    grammar = compile_with_outlines(_members(a=booleans, b={"type": "null"}, whitespace=whitespace), _letters())
+    texts = ['{"a": [true, false], "b": null}', '{"a":[true,false],"b":null}', '{ "a":[ true,false ], "b": null }',
+             '{"a":  [true, false], "b": null}', '{"a":\n[true, false], "b": null}']  # fmt: skip
+    assert [_accepts(grammar, text) for text in texts] == written
+
+
+def test_flexible_json_may_be_indented() -> None:
+    grammar = compile_with_outlines(_members(a={"type": "null"}, whitespace="flexible"), _letters())
+    assert all(_accepts(grammar, text) for text in ('{"a":null}', '{ "a": null }', '{\n    "a": null\r\n}'))
+    assert not _accepts(grammar, '{  "a": null}')
+
+
+def _members(*, whitespace: str, **members: object) -> Constraint:
+    schema = {"type": "object", "properties": members, "required": list(members), "additionalProperties": False}
+    return Constraint("json_schema", json.dumps(schema), whitespace)
+
+
+def _letters() -> Vocabulary:
+    return Vocabulary([bytes([byte]) for byte in range(0x7F)] + [None], [0x7F], [])
+
+
+def _accepts(grammar: OutlinesGrammar, text: str) -> bool:
+    state = grammar.start
+    for byte in text.encode():
+        state = grammar.advance(state, byte)
+    return grammar.is_accepting(state)
+
+
 def test_what_the_engine_asks_of_a_grammar() -> None:
     grammar = compile_with_outlines(Constraint("choices", '["ab", "cd", "x"]'), _vocabulary())
     a, ab, x = (ord(letter) - 0x20 for letter in "abx")
@@ -103,6 +141,15 @@ def test_what_the_engine_asks_of_a_grammar() -> None:
         (Constraint("grammar", 'start: "a"'), ConstraintUnsupported, "no grammar constraints"),
         (Constraint("regex", "(?=a)a"), ConstraintUnsupported, "outlines-core refuses"),
         (Constraint("regex", "[a-b]{400}"), ConstraintTooLarge, "300 states"),
+        (Constraint("json_schema", "true", member_order="any"), ConstraintUnsupported, "no member_order='any'; leave"),
+        (Constraint("json_schema", "true", formats="annotate"), ConstraintUnsupported, "no formats='annotate'; leave"),
+        (Constraint("json_schema", "true", max_digits=3), ConstraintUnsupported, "no max_digits=3; leave"),
+        (Constraint("json_schema", "true", max_items=3), ConstraintUnsupported, "no max_items=3; leave"),
+        (
+            Constraint("json_schema", '{"type": "null"}', whitespace="x"),
+            ConstraintInvalid,
+            "a regular expression that matches bl",
+        ),
     ],
 )
 def test_refusals(constraint: Constraint, error: type[Exception], text: str) -> None:

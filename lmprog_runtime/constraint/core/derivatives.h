@@ -32,7 +32,6 @@ class Derivatives : public Nodes {
 
   // Last step of building: afterwards every state but EMPTY can reach acceptance with the producible bytes.
   Id seal(Id root, const ByteSet& producible);
-  bool is_sealed() const { return is_sealed_; }
   const ByteSet& producible() const { return producible_; }
   Id definition(Id reference) const;
   Id expand(Id x);  // the choice that a member list stands for

@@ -34,7 +34,7 @@ class Compiler:
         self._limits = options.limits
         punctuation = layout(options.whitespace, expressions)
         self._strings = Strings(expressions)
-        self._numbers = Numbers(expressions, options.limits.modulus, options.exponents, options.max_digits)
+        self._numbers = Numbers(expressions, options)
         brackets = Brackets(expressions, punctuation)
         self._arrays = Arrays(brackets, options.limits.counted, self._listed, options.max_items)
         braces = Braces(expressions, self._strings, punctuation, options.order == "any")

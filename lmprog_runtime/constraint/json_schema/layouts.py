@@ -19,7 +19,8 @@ SEPARATORS = {"compact": (", ", ": "), "dense": (",", ":"), "flexible": (", ", "
 """For each style, the separators with which json.dumps writes text in that style."""
 
 _BLANKS = b" \t\n\r"
-_GAP = rf"(?: |\r?\n[ \t]{{0,{MAX_INDENT}}})?"
+FLEXIBLE = rf"(?: |\r?\n[ \t]{{0,{MAX_INDENT}}})?"
+"""What "flexible" lets stand between two tokens."""
 
 
 class Layout(NamedTuple):
@@ -35,7 +36,7 @@ def layout(style: str, expressions: Expressions) -> Layout:
     if style in ("compact", "dense"):
         comma, colon = SEPARATORS[style]
         return Layout(expressions.EPSILON, expressions.literal(comma.encode()), expressions.literal(colon.encode()))
-    gap = _gap(_GAP if style == "flexible" else style, expressions)
+    gap = _gap(FLEXIBLE if style == "flexible" else style, expressions)
     around = [expressions.concat(gap, expressions.literal(mark), gap) for mark in (b",", b":")]
     return Layout(gap, *around)
 

@@ -24,6 +24,7 @@ from lmprog_runtime.constraint.json_schema.facets import (
     NumberFacet,
 )
 from lmprog_runtime.constraint.json_schema.multiples import Multiples, least_common_multiple
+from lmprog_runtime.constraint.json_schema.options import SchemaOptions
 
 EMPTY, EPSILON = Expressions.EMPTY, Expressions.EPSILON
 
@@ -61,10 +62,7 @@ class Signed(NamedTuple):
 class Numbers:
     """Expressions of number sets, each built once."""
 
-    def __init__(
-        self, expressions: Expressions, modulus: int, exponents: bool = True, max_digits: int | None = None
-    ) -> None:
-        """exponents: whether integers may be written with one. max_digits: see `SchemaOptions`."""
+    def __init__(self, expressions: Expressions, options: SchemaOptions) -> None:
         self._e = expressions
         self._texts: dict[NumberFacet, int] = {}
         self._bounds: dict[tuple[Decimal, bool, bool], int] = {}
@@ -75,10 +73,10 @@ class Numbers:
         self._nonzero = expressions.byte_set(b"123456789")
         self._point = expressions.literal(b".")
         self._minus = expressions.literal(b"-")
-        self._most_remainders = modulus
-        self._exponents = exponents
-        self._max_digits = max_digits
-        self._multiples = Multiples(expressions, modulus)
+        self._most_remainders = options.limits.modulus
+        self._exponents = options.exponents
+        self._max_digits = options.max_digits
+        self._multiples = Multiples(expressions, options.limits.modulus)
 
     # -- the parts of a number --------------------------------------------------------------------------------------
 
