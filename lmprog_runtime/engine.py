@@ -79,6 +79,7 @@ class Engine:
         self._gate = threading.RLock()  # between a command's arrival and the end of the thread
         self.steps = 0
         self.failed_steps = 0
+        self.cache_violations = 0  # steps after which the cache's slots did not add up
         self.refused_constraints = 0
         self.compile_times = Durations()  # of constraints, those found in the cache included
         self.failure: BaseException | None = None  # what ended the thread, when nobody asked it to end
@@ -266,8 +267,15 @@ class Engine:
             self.steps += 1
             self._distribute(step, logits)
         self.step_started = None
+        self._check_cache()
+
+    def _check_cache(self) -> None:
         if self._check_every_step:
             self.cache.check()
+        elif not self.cache.adds_up():
+            if not self.cache_violations:
+                log.error("the cache's slots do not add up, which is a bug in lmprog; start a new runtime")
+            self.cache_violations += 1
 
     def _note_starts(self, step: ScheduledStep) -> None:
         now = time.monotonic()

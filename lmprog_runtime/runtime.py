@@ -97,6 +97,7 @@ class LocalRuntime:
             "waiting": len(scheduler.waiting),
             "steps": engine.steps,
             "failed_steps": engine.failed_steps,
+            "cache_violations": engine.cache_violations,
             "refused_constraints": engine.refused_constraints,
             "leased_tokens": engine.cache.tree.leased,
             "computed_tokens": scheduler.counters.computed_tokens,

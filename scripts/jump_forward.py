@@ -4,7 +4,7 @@
 
 The default model reads short documents and fills a schema, greedily. With and without jump-forward run in turn, round
 by round, so that the machine's moods hit both; the ratio is that of the medians. "same text" is the share of documents
-with the same text: it differs where the model by itself spells a forced text in other tokens than the tokenizer does.
+with the same text: all, but for rounding, as both write a forced text in the tokenizer's own tokens.
 """
 
 from __future__ import annotations

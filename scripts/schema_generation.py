@@ -2,10 +2,10 @@
 
     python scripts/schema_generation.py [--schemas 300] [--temperature 1.5] [--max-tokens 160] [--whitespace flexible]
 
-The schemas are the first that compile of JSONSchemaBench's development split, evenly spread, which lies beside the
-checkout (../shared/data/jsonschemabench_dev.jsonl). Every output is counted: complete and valid, complete and invalid,
-cut by --max-tokens (and then a beginning that its grammar allows), failed. The judge is `jsonschema`. Exits with 1 when
-an output is invalid or a generation fails.
+The schemas are evenly spread over JSONSchemaBench's development split, which lies beside the checkout
+(../shared/data/jsonschemabench_dev.jsonl). Each is counted once: refused when it is compiled; its output complete and
+valid, or invalid, as `jsonschema` judges; cut by --max-tokens, and a beginning that its grammar allows, or astray;
+ended by a limit on masks; failed. Exits with 1 when an output is invalid or astray, or a generation fails.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for `scripts`
 
 import jsonschema
 
+from lmprog_runtime.constraint.base import DEAD, Grammar
+from lmprog_runtime.errors import ConstraintTooLarge, RequestRefused
 from lmprog_runtime.request import Completion, Constraint, SamplingParams
-from lmprog_runtime.runtime import LocalRuntime
+from lmprog_runtime.runtime import LocalRuntime, constraint_compiler
 from scripts.generations import submit
 
 BENCH = Path(__file__).parents[1].parent / "shared" / "data" / "jsonschemabench_dev.jsonl"
+WRONG = ("invalid", "astray", "failed")
 PROMPT = "A JSON object that follows the schema:\n"
 
 
@@ -39,7 +42,7 @@ class Row(NamedTuple):
 
 class Result(NamedTuple):
     name: str
-    verdict: str  # valid, invalid, cut, refused, failed
+    verdict: str  # valid, invalid, cut, astray, refused, limit, failed
     detail: str
     tokens: int
 
@@ -54,15 +57,16 @@ def spread(rows: Sequence[Row], count: int) -> list[Row]:
     return [rows[at * len(rows) // count] for at in range(min(count, len(rows)))]
 
 
-def judged(row: Row, future: Future[Completion]) -> Result:
+def judged(row: Row, grammar: Grammar, future: Future[Completion]) -> Result:
     error = future.exception()
     if error is not None:
-        verdict = "refused" if type(error).__name__.startswith("Constraint") else "failed"
+        verdict = "limit" if isinstance(error, ConstraintTooLarge) else "failed"
         return Result(row.name, verdict, f"{type(error).__name__}: {error}", 0)
     completion = future.result()
     count = len(completion.token_ids)
     if not completion.is_complete:
-        return Result(row.name, "cut", completion.text, count)
+        is_beginning = grammar.advance_bytes(grammar.start, completion.text.encode()) != DEAD
+        return Result(row.name, "cut" if is_beginning else "astray", completion.text, count)
     problem = problem_of(row.schema, completion.text)
     return Result(row.name, "valid" if problem is None else "invalid", problem or completion.text, count)
 
@@ -81,11 +85,18 @@ def problem_of(schema: Any, text: str) -> str | None:
 def generate(
     runtime: LocalRuntime, rows: Sequence[Row], params: SamplingParams, *, whitespace: str = "compact", batch: int = 32
 ) -> Iterator[Result]:
+    compiler = constraint_compiler(runtime.tokenizer)
     for at in range(0, len(rows), batch):
-        part = rows[at : at + batch]
-        constraints = [Constraint("json_schema", json.dumps(row.schema), whitespace) for row in part]
-        futures = [submit(runtime, PROMPT, params, constraint) for constraint in constraints]
-        yield from (judged(row, future) for row, future in zip(part, futures, strict=True))
+        started: list[tuple[Row, Grammar, Future[Completion]]] = []
+        for row in rows[at : at + batch]:
+            constraint = Constraint("json_schema", json.dumps(row.schema), whitespace)
+            try:
+                grammar = compiler(constraint, b"")
+            except RequestRefused as error:
+                yield Result(row.name, "refused", f"{type(error).__name__}: {error}", 0)
+            else:
+                started.append((row, grammar, submit(runtime, PROMPT, params, constraint)))
+        yield from (judged(*each) for each in started)
 
 
 def main() -> None:
@@ -112,9 +123,9 @@ def report(results: Sequence[Result], seconds: float) -> int:
     tokens = sum(result.tokens for result in results)
     print(f"{len(results)} schemas, {tokens} tokens in {seconds:.0f} s: {dict(counts)}")
     for result in results:
-        if result.verdict in ("invalid", "failed", "refused"):
+        if result.verdict not in ("valid", "cut"):
             print(f"  {result.verdict} {result.name}: {result.detail[:300]}")
-    return 1 if counts["invalid"] or counts["failed"] else 0
+    return 1 if any(counts[verdict] for verdict in WRONG) else 0
 
 
 if __name__ == "__main__":

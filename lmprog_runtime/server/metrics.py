@@ -36,12 +36,14 @@ _COUNTERS = {
     "evicted_tokens": "Tokens evicted from the prefix cache",
     "engine_steps": "Steps of the model",
     "failed_steps": "Steps of the model that crashed",
+    "cache_violations": "Steps after which the cache's slots did not add up: a bug",
     "preemptions": "Requests set back to make room for others",
     "refused_constraints": "Constraints that could not be compiled",
 }
 _ENGINE_TOTALS = {
     "engine_steps": "steps",
     "failed_steps": "failed_steps",
+    "cache_violations": "cache_violations",
     "preemptions": "preemptions",
     "prefix_cache_queries": "queried_tokens",
     "prefix_cache_hits": "hit_tokens",

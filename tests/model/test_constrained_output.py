@@ -1,4 +1,4 @@
-"""Whatever the model says, at temperature 1.5: a regex matches or is said to be cut; JSON is closed in time and valid."""
+"""Whatever the model says, at temperature 1.5: a regex matches or is said to be cut; JSON is closed, always valid."""
 
 from __future__ import annotations
 

@@ -51,6 +51,22 @@ def test_case_f05_constrained_and_free_runs_do_not_cross(backend: Runtime) -> No
         assert pattern is None or re.fullmatch(pattern, value)
 
 
+IPV4 = r"((25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(25[0-5]|2[0-4]\d|1?\d?\d)"
+
+
+@pytest.mark.parametrize("prompt", ["The IP address of localhost is ", "Write an IPv4 address: "])
+def test_case_c13_a_greedy_address_is_one_to_its_end(backend: Runtime, prompt: str) -> None:
+    """Where the pattern is satisfied and could go on, the model chooses; where it cannot, the output ends."""
+
+    @function
+    def program(s: Any) -> None:
+        s += prompt + gen("x", regex=IPV4, max_tokens=40, temperature=0)
+
+    state = program.run(backend=backend)
+    assert re.fullmatch(IPV4, state["x"])
+    assert state.get_meta_info("x")["finish_reason"] == "stop"
+
+
 ANIMALS = ["cat", "category", "catalogue"]
 
 

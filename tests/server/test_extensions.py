@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from typing import Any
@@ -59,6 +60,38 @@ def test_answers_match_what_they_are_asked_to(server: Served, route: str, fields
     assert re.fullmatch(pattern, text := _text(server, route, **unbound)), text
     assert _streamed(server, route, **unbound) == text
     assert not re.fullmatch(pattern, _text(server, route)), "without the field it would not"
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("names", [("zebra", "apple", "mango"), ("apple", "mango", "zebra")])
+def test_case_c08_members_come_in_the_order_of_the_bytes_sent(
+    server: Served, route: str, names: tuple[str, ...]
+) -> None:
+    """C08: no parser, model of a request or cache key on the way sorts them."""
+    members = ",".join(f'"{name}":{{"type":"null"}}' for name in names)
+    required = json.dumps(sorted(names, reverse=True))
+    schema = f'{{"type":"object","properties":{{{members}}},"required":{required},"additionalProperties":false}}'
+    for field in (
+        f'"json_schema":{schema}',
+        f'"response_format":{{"type":"json_schema","json_schema":{{"schema":{schema}}}}}',
+    ):
+        body = f'{json.dumps(_body(route, {}))[:-1]},"whitespace":"dense",{field}}}'
+        answer = server.http.post(route, content=body, headers={"content-type": "application/json"})
+        wanted = ",".join(f'"{name}":null' for name in names)
+        assert _choice_text(answer.json()["choices"][0]) == f"{{{wanted}}}"
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_case_c16_each_of_several_answers_keeps_to_the_schema(server: Served, route: str) -> None:
+    """C16: four samples of one request, each a state of its own."""
+    schema = {"type": "array", "items": {"enum": ["ab", "cd", "ef"]}, "minItems": 2, "maxItems": 3}
+    choices = server.ok(route, **_body(route, {"json_schema": schema, "n": 4, "seed": 1, "temperature": 2.0}))[
+        "choices"
+    ]
+    found = [json.loads(_choice_text(choice)) for choice in choices]
+    assert [choice["index"] for choice in choices] == [0, 1, 2, 3]
+    assert all(2 <= len(each) <= 3 and set(each) <= {"ab", "cd", "ef"} for each in found)
+    assert len({tuple(each) for each in found}) > 1
 
 
 @pytest.mark.parametrize("route", ROUTES)

@@ -155,6 +155,19 @@ def test_case_a06_a_crashed_step_is_an_error_for_its_requests_only() -> None:
         server.comes_to_rest()
 
 
+def test_case_r04_slots_that_do_not_add_up_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """R04: where nothing is checked after each step, a violation is a number and one line of the log, and no crash."""
+    with serving() as server:
+        server.ok("/v1/completions", **{**LONG, "max_tokens": 3})
+        assert server.metric("cache_violations_total") == 0
+        engine = server.runtime.engine
+        engine.call(lambda: setattr(engine.cache, "held", engine.cache.held + 1)).result()
+        steps = engine.steps
+        server.ok("/v1/completions", **{**LONG, "max_tokens": 3})
+        assert server.metric("cache_violations_total") == engine.steps - steps > 0
+    assert [record.levelname for record in caplog.records if "do not add up" in record.message] == ["ERROR"]
+
+
 def test_case_a06_a_dead_engine_is_told_at_once() -> None:
     """The scheduler itself fails: what runs gets its error, /health says so without a key, new requests are refused."""
     with serving(api_key="k") as server:
