@@ -142,10 +142,15 @@ def load(arguments: argparse.Namespace, dtype: str) -> CpuExecutor:
         weights = open_weights(files.directory, spec)
     executor = CpuExecutor(spec, weights, num_slots=40 * CONTEXT, dtype=dtype, threads=arguments.threads,
                            level=arguments.level)  # fmt: skip
-    kv = executor.decoder.kv  # random contents: untouched pages would all be one page of zeros
+    fill_kv(executor)
+    return executor
+
+
+def fill_kv(executor: CpuExecutor) -> None:
+    """Random contents: untouched pages would all be one page of zeros."""
+    kv = executor.decoder.kv
     patterns = torch.randn(kv.shape[1], kv.shape[2] // executor.decoder.kv_dtype.itemsize)
     kv[:] = patterns.to(executor.decoder.kv_dtype).view(torch.uint8).numpy()
-    return executor
 
 
 def make_batch(name: str, spec: ModelSpec, *, scattered: bool) -> StepBatch:

@@ -30,7 +30,9 @@ USE = """## Measure it yourself
 | command | what it measures |
 |---|---|
 | `lmprog bench serving` | throughput and latencies, as SGLang's bench_serving prints and names them |
-| `lmprog bench peers` | seven workloads against transformers and, with `--peer NAME=URL`, servers with OpenAI's API |
+| `lmprog bench peers` | seven workloads against transformers; `--peer NAME=URL`: and servers with OpenAI's API; \
+`--llama-cpp FILE.gguf`: and llama.cpp, with weights of as many bits |
+| `python scripts/bench_llama_cpp.py` | steps beside llama.cpp's at the same number of bits; about five minutes |
 | `lmprog bench programs` | thirteen programs with and without prefix cache, forks and jump-forward |
 | `lmprog bench report FILES` | pictures (PNG, SVG) and one HTML page from what the others wrote with `--output-file` |
 
@@ -55,7 +57,10 @@ also has the same weights, threads and dtype (bfloat16 where lmprog has int8 or 
 are over lmprog's. transformers runs batches of equal lengths, so that nothing is padded: plain, and
 with the KV of the shared beginning (or of the conversation) kept by hand, where that is natural. It has
 no constraints: for JSON it generates freely, as many tokens as the longest answer of its batch has
-here. lmprog starts from an empty cache in each round.
+here. lmprog starts from an empty cache in each round. llama.cpp, where there is a column of it, runs in the
+same process through its batch API, with weights of as many bits, a shared beginning computed once for all
+sequences, and fused attention; it guesses nothing and has no constraint here. A server that takes no token
+ids gets the prompts as text, and its column says so.
 
 The prompts are random tokens, and a small model that decodes greedily after those soon repeats itself. lmprog guesses
 at such repeated text and verifies several tokens in one step (`speculation`), so much of its speed where one request

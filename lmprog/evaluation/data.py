@@ -97,7 +97,15 @@ def _hub_rows(source: str) -> Iterable[Mapping[str, Any]]:
     if len(parts) != 4:
         raise InvalidArgument(f"{source!r} is not hf:owner/name:config:split; leave the config empty if there is none.")
     _, name, config, split = parts
-    return [dict(row) for row in _datasets().load_dataset(name, config or None, split=split)]
+    load = _datasets().load_dataset
+    try:
+        rows = load(name, config or None, split=split)
+    except (OSError, ValueError) as error:  # no connection, no such data; no such config or split
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise InvalidArgument(
+            f"{source!r} could not be loaded: {reason}.", hint="Without a connection, give a file or a saved folder."
+        ) from error
+    return [dict(row) for row in rows]
 
 
 def _datasets() -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-PACKAGES = ("lmprog", "torch", "transformers", "numpy")
+PACKAGES = ("lmprog", "torch", "transformers", "numpy", "llama_cpp_python")
 
 
 def environment() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`lmprog bench peers`: sharing workloads against transformers and running servers, in one interleaved run.
+"""`lmprog bench peers`: sharing workloads against transformers, llama.cpp and running servers, in one interleaved run.
 
 Every round has fresh prompts, so that no side finds them in a cache; sides take turns within a round; numbers are
 medians over rounds. All sides have the same weights, dtype, number of threads, prompts and lengths of answers.
@@ -46,6 +46,9 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--transformers-batch", type=int, default=8, help="its batch size")
     made.add_argument("--peer", action="append", default=[], metavar="NAME=URL", help="a server with OpenAI's API")
+    made.add_argument(
+        "--llama-cpp", type=Path, metavar="FILE.gguf", help="llama.cpp in this process, weights of as many bits as here"
+    )
     made.add_argument("--peer-model", default="default", help="what requests to servers call the model")
     made.add_argument("--output-file", type=Path, help="JSON Lines; the result is appended")
     add_runtime_flags(made)
@@ -68,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
 def measure(options: argparse.Namespace, runtime: LocalRuntime) -> dict[str, Any]:
     torch.set_num_threads(options.threads or os.cpu_count() or 1)
     with contextlib.ExitStack() as stack:
-        sides = [Ours(runtime), *_without_guesses(options, runtime, stack), *_peers(options, runtime)]
+        sides = [Ours(runtime), *_without_guesses(options, runtime, stack), *_peers(options, runtime, stack)]
         measured = _rounds(options, runtime, sides)
     context = {"scale": options.scale, "rounds": options.rounds, "transformers_batch": options.transformers_batch}
     return {
@@ -128,18 +131,27 @@ def _without_guesses(options: argparse.Namespace, runtime: LocalRuntime, stack: 
     return [Ours(other, "lmprog without guesses")]
 
 
-def _peers(options: argparse.Namespace, runtime: LocalRuntime) -> list[Side]:
-    found: list[Side] = []
+def _peers(options: argparse.Namespace, runtime: LocalRuntime, stack: contextlib.ExitStack) -> list[Side]:
+    found: list[Side] = [_endpoint(text, options, runtime) for text in options.peer]
     if options.transformers:
         from lmprog_runtime.bench.hf_side import hf_sides
 
         dtype = getattr(torch, runtime.info()["dtype"], torch.bfloat16)  # it has no int8 or int4 of its own
-        found += hf_sides(runtime.files.directory, dtype, options.transformers_batch)
-    for text in options.peer:
-        name, sign, url = text.partition("=")
-        if not sign:
-            raise RequestRefused(f"--peer {text!r} is not NAME=URL.")
-        found.append(Endpoint(name, url, options.peer_model, runtime.tokenizer, os.environ.get("LMPROG_PEER_KEY")))
+        found = [*hf_sides(runtime.files.directory, dtype, options.transformers_batch), *found]
+    if options.llama_cpp:
+        from lmprog_runtime.bench.llama_cpp_side import llama_cpp_side
+
+        threads = options.threads or os.cpu_count() or 1
+        found.append(stack.enter_context(llama_cpp_side(options.llama_cpp, runtime.info()["dtype"], threads)))
+    return found
+
+
+def _endpoint(text: str, options: argparse.Namespace, runtime: LocalRuntime) -> Endpoint:
+    name, sign, url = text.partition("=")
+    if not sign:
+        raise RequestRefused(f"--peer {text!r} is not NAME=URL.")
+    found = Endpoint(name, url, options.peer_model, runtime.tokenizer, os.environ.get("LMPROG_PEER_KEY"))
+    found.choose_prompts()
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -66,13 +67,30 @@ class Endpoint(Side):
         self.name, self.tokenizer = name, tokenizer
         self.target = Completions(url, model, tokenizer, key=key)
 
+    def choose_prompts(self) -> None:
+        """Ask once. A server that refuses token ids gets text from then on, and its name says so; it also answers in
+        one piece, since such servers may stream no usage. EngineFailed when it takes neither."""
+        ids, target = self.tokenizer.encode("One, two,"), self.target
+        refused = target.send(ids, 1).error
+        if not refused:
+            return
+        target.sends_text, target.streams = True, False
+        if target.send(ids, 1).error:
+            raise EngineFailed(f"{self.name} at {target.url} takes no completions: {refused}")
+        self.name += ", prompts as text"
+
     def run(self, work: Workload) -> Work | None:
         self.target.flush_cache()
         if work.choices is not None:
             return self._choices(work.prompts, work.choices)
         self.target.ignore_eos = work.schema is None
-        self.target.extra = {"response_format": _response_format(work.schema)} if work.schema else {}
+        self.target.extra = self._more_fields(work)
         return _chat(self.target, work, self.tokenizer)
+
+    def _more_fields(self, work: Workload) -> dict[str, object]:
+        if work.schema:
+            return {"response_format": _response_format(work.schema)}
+        return {"min_tokens": work.new_tokens} if self.target.sends_text else {}  # these know no ignore_eos
 
     def _choices(self, prompts: list[list[int]], choices: list[list[list[int]]]) -> Work | None:
         pairs = [(prompt, choice) for prompt, some in zip(prompts, choices, strict=True) for choice in some]
@@ -87,16 +105,22 @@ class Endpoint(Side):
     def _logprob(self, prompt: list[int], choice: list[int]) -> float | None:
         """None when the server does not echo log-probabilities of the prompt."""
         target = self.target
-        body = {"model": target.model, "prompt": prompt + choice, "max_tokens": 1, "echo": True, "logprobs": 1}
+        body = {"model": target.model, "prompt": target.prompt(prompt + choice), "max_tokens": 1, "echo": True}
         answer = requests.post(
-            target.url + target.path, json={**body, "temperature": 0.0}, headers=target.headers, timeout=3600
+            target.url + target.path,
+            json={**body, "logprobs": 1, "temperature": 0.0},
+            headers=target.headers,
+            timeout=3600,
         )
         if answer.status_code != 200:
             return None
-        logprobs = (answer.json()["choices"][0].get("logprobs") or {}).get("token_logprobs") or []
-        if len(logprobs) <= len(prompt) + len(choice) - 1:
-            return None
-        return float(sum(logprobs[len(prompt) : len(prompt) + len(choice)]))
+        found = answer.json()["choices"][0].get("logprobs") or {}
+        logprobs = found.get("token_logprobs") or []
+        start, end = len(prompt), len(prompt) + len(choice)
+        if target.sends_text:  # the server's own tokens, of which there may be more or fewer
+            offsets = found.get("text_offset") or []
+            start, end = (bisect_left(offsets, len(target.text(ids))) for ids in (prompt, prompt + choice))
+        return float(sum(logprobs[start:end])) if 0 < start < end <= len(logprobs) else None
 
 
 def _response_format(schema: str) -> dict[str, object]:

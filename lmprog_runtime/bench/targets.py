@@ -100,6 +100,7 @@ class Server(Target):
         self.url, self.model, self.tokenizer, self.pid = url.rstrip("/").removesuffix("/v1"), model, tokenizer, pid
         self.headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.sends_text = False
+        self.streams = True  # False: the answer comes whole, for peers whose streams do not say how long it was
         self.extra: dict[str, Any] = {}  # more fields of every request
 
     @abstractmethod
@@ -110,11 +111,11 @@ class Server(Target):
         """Note what an event of the stream says."""
 
     def send(self, token_ids: Sequence[int], output_len: int) -> Outcome:
-        body = {**self.body(token_ids, output_len), "stream": True, **self.extra}
+        body = {**self.body(token_ids, output_len), "stream": self.streams, **self.extra}
         outcome = Outcome(len(token_ids))
         try:
             with requests.post(
-                self.url + self.path, json=body, headers=self.headers, stream=True, timeout=TIMEOUT_S
+                self.url + self.path, json=body, headers=self.headers, stream=self.streams, timeout=TIMEOUT_S
             ) as answer:
                 self._read_all(outcome, answer)
         except (requests.RequestException, ValueError, KeyError) as error:
@@ -127,7 +128,7 @@ class Server(Target):
         if answer.status_code != 200:
             outcome.error = f"{answer.status_code}: {answer.text[:500]}"
             return
-        for event in _events(answer):
+        for event in _events(answer) if self.streams else [answer.json()]:
             if "error" in event:
                 outcome.error = str(event["error"])
                 return
@@ -174,9 +175,9 @@ class Completions(Server):
         return {"prompt": self.prompt(token_ids), **_openai_fields(self, "max_tokens", output_len)}
 
     def read(self, outcome: Outcome, event: dict[str, Any]) -> None:
-        _read_usage(outcome, event.get("usage"))
         for choice in event.get("choices", ()):
             _note_text(outcome, choice.get("text"))
+        _read_usage(outcome, event.get("usage"))
 
 
 class Chat(Server):
@@ -189,10 +190,10 @@ class Chat(Server):
         return {"messages": messages, **_openai_fields(self, "max_completion_tokens", output_len)}
 
     def read(self, outcome: Outcome, event: dict[str, Any]) -> None:
-        _read_usage(outcome, event.get("usage"))
         for choice in event.get("choices", ()):
-            delta = choice["delta"]
+            delta = choice["delta"] if self.streams else choice["message"]
             _note_text(outcome, delta.get("content") or delta.get("reasoning_content"))
+        _read_usage(outcome, event.get("usage"))
 
 
 class Native(Server):
@@ -225,7 +226,9 @@ def _note_text(outcome: Outcome, text: str | None, count: int = 1) -> None:
 
 
 def _openai_fields(server: Server, limit: str, output_len: int) -> dict[str, Any]:
-    fields = {"model": server.model, "temperature": 0.0, limit: output_len, "stream_options": {"include_usage": True}}
+    fields: dict[str, Any] = {"model": server.model, "temperature": 0.0, limit: output_len}
+    if server.streams:
+        fields["stream_options"] = {"include_usage": True}
     return {**fields, "ignore_eos": True} if server.ignore_eos else fields
 
 

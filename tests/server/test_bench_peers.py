@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import requests
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -132,6 +135,63 @@ def test_a_peer_that_stops_early_is_an_error_and_not_a_win(served: Served) -> No
     peer.target.body = lambda ids, length: body(ids, length - 1)  # type: ignore[method-assign]
     with pytest.raises(EngineFailed, match="instead of 6"):
         peer.run(SMALL["fork"])
+
+
+class _TextOnly(BaseHTTPRequestHandler):
+    """The server behind it, without token ids as prompts, without ignore_eos, without usage in streams."""
+
+    behind: str
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        takes = self.path == "/v1/completions" and isinstance(body["prompt"], str) and not body.get("stream")
+        body.pop("ignore_eos", None)
+        answer = requests.post(self.behind + self.path, json=body, timeout=60) if takes else None
+        self.send_response(answer.status_code if answer is not None else 422)
+        self.end_headers()
+        self.wfile.write(answer.content if answer is not None else b'{"error": "text only"}')
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def text_only(served: Served) -> Iterator[str]:
+    handler = type("Handler", (_TextOnly,), {"behind": served.url})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_peer_that_takes_no_ids_gets_text(served: Served, text_only: str) -> None:
+    peer = Endpoint("peer", text_only, "tiny", TOKENIZER, None)
+    peer.choose_prompts()
+    assert peer.name == "peer, prompts as text"
+    for name in ("fork", "chat"):
+        done, ours = peer.run(SMALL[name]), Ours(served.runtime).run(SMALL[name])
+        assert done is not None
+        assert done.output_lens == ours.output_lens
+    prompt = TOKENIZER.encode("one and two and three")
+    work = Workload("choices", [prompt], 0, choices=[[TOKENIZER.encode(", four"), [65, 66]]])
+    scored = peer.run(work)
+    assert scored is not None
+    np.testing.assert_allclose(scored.choice_logprobs, Ours(served.runtime).run(work).choice_logprobs, atol=1e-3)
+
+
+def test_a_peer_that_takes_ids_is_left_alone(served: Served) -> None:
+    peer = Endpoint("peer", served.url, "tiny", TOKENIZER, None)
+    peer.choose_prompts()
+    assert (peer.name, peer.target.sends_text, peer.target.streams) == ("peer", False, True)
+
+
+def test_a_peer_that_takes_nothing_is_an_error() -> None:
+    peer = Endpoint("peer", "http://127.0.0.1:9", "tiny", TOKENIZER, None)
+    with pytest.raises(EngineFailed, match=r"peer at http://127\.0\.0\.1:9 takes no completions: ConnectionError"):
+        peer.choose_prompts()
 
 
 def test_the_command_measures_in_turn_and_writes(

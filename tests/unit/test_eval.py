@@ -11,8 +11,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -379,6 +380,36 @@ def test_hugging_face_datasets_from_a_local_folder(tmp_path: Path, monkeypatch: 
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in CAPITALS))
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     assert [item.data for item in load_items(f"hf:{folder}::train")] == CAPITALS
+
+
+def _datasets(monkeypatch: pytest.MonkeyPatch, load: Callable[..., Any]) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load))
+
+
+def test_names_on_the_hub_have_a_config_and_a_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    _datasets(monkeypatch, lambda name, config, *, split: [{"name": name, "config": config, "split": split}])
+    assert load_items("hf:owner/data:main:test")[0].data == {"name": "owner/data", "config": "main", "split": "test"}
+    assert load_items("hf:owner/data::test")[0].data["config"] is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionError("Couldn't reach 'owner/data' on the Hub (LocalEntryNotFoundError)"),
+        FileNotFoundError("Dataset 'owner/data' doesn't exist on the Hub or cannot be accessed.\nMore about it."),
+        ValueError("Unknown split \"test\". Should be one of ['train']."),
+    ],
+)
+def test_what_the_hub_does_not_give_is_one_sentence(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def load(*_: object, **__: object) -> None:
+        raise error
+
+    _datasets(monkeypatch, load)
+    with pytest.raises(lmprog.InvalidArgument) as caught:
+        load_items("hf:owner/data::test")
+    said = str(error).splitlines()[0].rstrip(".")
+    assert f"'hf:owner/data::test' could not be loaded: {said}." in str(caught.value)
+    assert "give a file" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ def _run(path: str, *flags: str, without: str | None = None) -> subprocess.Compl
     """As `python PATH FLAGS`, in an environment in which one package is not installed."""
     code = (
         f"import sys, runpy; sys.modules.update({dict.fromkeys([without] if without else [])!r}); "
-        f"sys.argv[:] = {[path, *flags]!r}; runpy.run_path({path!r}, run_name='__main__')"
+        f"sys.path[0] = {str(Path(path).parent)!r}; sys.argv[:] = {[path, *flags]!r}; "
+        f"runpy.run_path({path!r}, run_name='__main__')"
     )
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}"}
     return subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -27,6 +28,11 @@ def _run(path: str, *flags: str, without: str | None = None) -> subprocess.Compl
     ("path", "package", "told"),
     [
         ("scripts/schema_suites.py", "jsonschema", "This script needs jsonschema. Run: pip install jsonschema\n"),
+        (
+            "scripts/bench_llama_cpp.py",
+            "llama_cpp",
+            "This needs llama-cpp-python. Run: pip install llama-cpp-python\n",
+        ),
         ("examples/dspy_program.py", "dspy", "This example needs dspy. Run: pip install dspy\n"),
     ],
 )
