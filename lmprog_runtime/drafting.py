@@ -69,8 +69,9 @@ class Drafter:
         """Guesses that are neither confirmed nor dropped."""
         return len(self.drafts) - self._confirmed
 
-    def draft(self, key: Callable[[], bytes], state: int, running: int, most: int) -> list[int]:
-        """At most `most` guesses after the tokens of `key` (as `cache.keys` writes them); `state` is the grammar's."""
+    def draft(self, key: Callable[[], bytes], state: int, running: int, most: Callable[[], int]) -> list[int]:
+        """At most `most()` guesses after the tokens of `key()` (as `cache.keys` writes them), which are asked for only
+        when a guess pays; `state` is the grammar's."""
         try:
             self.drafts = self._tail(state, running, most) or self._lookup(key, state, running, most)
         except ConstraintTooLarge:  # looking ahead met a limit that the output itself may never reach
@@ -94,17 +95,22 @@ class Drafter:
         """What is not confirmed was wrong, or its row is not at hand."""
         self.drafts, self._confirmed = [], 0
 
-    def _tail(self, state: int, running: int, most: int) -> list[int]:
+    @staticmethod
+    def _count(source: Acceptance, running: int, most: Callable[[], int]) -> int:
+        wanted = source.length(running)
+        return min(wanted, most()) if wanted else 0
+
+    def _tail(self, state: int, running: int, most: Callable[[], int]) -> list[int]:
         if self._grammar is None:
             return []
-        count = min(self._tails.length(running), most)
+        count = self._count(self._tails, running, most)
         if count <= 0:
             return []
         self._source = self._tails
         return self._allowed(self._grammar.guessed_tokens(state)[:count], state)
 
-    def _lookup(self, key: Callable[[], bytes], state: int, running: int, most: int) -> list[int]:
-        count = min(self._lookups.length(running), most)
+    def _lookup(self, key: Callable[[], bytes], state: int, running: int, most: Callable[[], int]) -> list[int]:
+        count = self._count(self._lookups, running, most)
         if count <= 0:
             return []
         self._source = self._lookups

@@ -279,10 +279,11 @@ class Engine:
 
     def _note_starts(self, step: ScheduledStep) -> None:
         now = time.monotonic()
-        for sequence, _, _ in step.chunks:
-            timing = self._jobs.of(sequence).timing
-            if timing.started is None:
-                timing.started = now
+        for sequence, start, _ in step.chunks:
+            if start < sequence.prompt_length:
+                timing = self._jobs.of(sequence).timing
+                if timing.started is None:
+                    timing.started = now
 
     def _distribute(self, step: ScheduledStep, logits: Any) -> None:
         try:

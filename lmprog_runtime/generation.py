@@ -6,6 +6,7 @@ Owns what is particular to one request on the output side. The scheduler owns it
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
@@ -64,12 +65,15 @@ class Generation:
         self.sampler = SamplerState(wanted, request.token_ids)
         self._tokenizer = tokenizer
         self._grammar, self._state = grammar, grammar.start if grammar else DEAD
-        self._jump_forward, self._speculation = jump_forward, speculation
+        self._jumps, self._speculation = jump_forward and grammar is not None, speculation
         self.drafter = Drafter(grammar)
         self._plan: list[int] = []  # the next tokens, all of them forced
         self._closer = Closer(grammar) if grammar is not None and request.params.finish == "close" else None
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = _stop_matcher(request.params)
+        self._stop_ids = frozenset(request.params.stop_token_ids).union(
+            () if request.params.ignore_eos else tokenizer.eos_ids
+        )
         self._healed_length = len(request.prefix_text.decode())  # characters of the prompt's tail, at the front
         self._to_skip = self._healed_length
         self._text: list[str] = []
@@ -92,8 +96,8 @@ class Generation:
         """Tokens of the sequence without the guesses at its end."""
         return len(self.live_sequence.token_ids) - self.drafter.pending
 
-    def draft(self, running: int, most: int) -> list[int]:
-        """Guesses at the tokens after the sequence, while `running` requests share a step."""
+    def draft(self, running: int, most: Callable[[], int]) -> list[int]:
+        """At most `most()` guesses at the tokens after the sequence, while `running` requests share a step."""
         if not self._speculation:
             return []
         return self.drafter.draft(self.live_sequence.key, self._state, running, most)
@@ -106,9 +110,11 @@ class Generation:
         A forced text has the tokenizer's own cut, whether jump-forward writes it or the model is asked for each token:
         other cuts of the same text would lead the model elsewhere.
         """
-        if not (self._jump_forward and self._ids) and (forced := self._forced_next()):
+        if self._grammar is None:
+            return self._without_end_tokens(None) if self._end_is_too_early() else None
+        if not (self._jumps and self._ids) and (forced := self._forced_next()):
             return self._only(forced[0])
-        mask = self._grammar.mask(self._state) if self._grammar else None
+        mask = self._grammar.mask(self._state)
         if not self._end_is_too_early():
             return mask
         return self._without_end_tokens(mask)
@@ -142,13 +148,13 @@ class Generation:
         """Take one sampled token, and what the constraint forces after it."""
         if self.timing.first_token is None:
             self.timing.first_token = time.monotonic()
-        token_id = self._closing(sampled.token_id)
+        token_id = sampled.token_id if self._closer is None else self._closing(self._closer, sampled.token_id)
         if token_id is None:
             return Accepted([], True)
         is_forced = token_id != sampled.token_id
         finished = self._take(TokenLogprob(token_id, 0.0, ()) if is_forced else TokenLogprob(*sampled), is_forced)
         appended = [token_id]
-        while self._jump_forward and not finished and (forced := self._forced_next()):
+        while self._jumps and not finished and (forced := self._forced_next()):
             for token_id in forced:
                 self.sampler.skip_draw()
                 finished = self._take(TokenLogprob(token_id, 0.0, ()), is_forced=True)
@@ -159,11 +165,11 @@ class Generation:
             self._send()
         return Accepted(appended, finished)
 
-    def _closing(self, token_id: int) -> int | None:
+    def _closing(self, closer: Closer, token_id: int) -> int | None:
         """The token, or what must come in its place so that the output can be completed; None: it ends here."""
-        if self._closer is None or self._closer.allows(self._state, token_id, self._tokens_left()):
+        if closer.allows(self._state, token_id, self._tokens_left()):
             return token_id
-        return self._closer.instead(self._state)
+        return closer.instead(self._state)
 
     def _forced_next(self) -> list[int]:
         if self._grammar is None or self._end_is_too_early():
@@ -187,37 +193,33 @@ class Generation:
 
     def _take(self, logprob: TokenLogprob, is_forced: bool) -> bool:
         """Record a token; True when the output ends with it."""
-        params, token_id = self.request.params, logprob.token_id
-        self._plan = self._plan[1:] if self._plan[:1] == [token_id] else []
-        self._ids.append(token_id)
-        self._is_forced.append(is_forced)
-        self._unsent.forced += is_forced
-        if self.kept_logprobs is not None:
-            self.kept_logprobs.append(None if is_forced else logprob.logprob)
-        self.sampler.observe(token_id)
-        if params.logprobs:
-            self._logprobs.append(logprob)
-            self._unsent.logprobs.append(logprob)
-        self._unsent.token_ids.append(token_id)
+        token_id = logprob.token_id
+        self._note(logprob, is_forced)
         if self._grammar is not None:
+            self._plan = self._plan[1:] if self._plan[:1] == [token_id] else []
             self._state = self._grammar.advance(self._state, token_id)
         piece = self._detokenizer.push(token_id)
         self._ends.append((self._ends[-1] if self._ends else 0) + len(piece))
         self._cuts.append(not self._detokenizer.is_inside_character)
-        if self._show(self._skip_prefix(piece)):
+        if self._show(self._skip_prefix(piece) if self._to_skip else piece):
             return True
-        if self._is_end(token_id):
+        if token_id in self._stop_ids:
             self._matched = token_id
             return True
         is_final = self._grammar is not None and self._grammar.is_final(self._state)
-        return is_final or self._is_at_limit()
+        return is_final or self._tokens_left() <= 0
 
-    def _is_end(self, token_id: int) -> bool:
-        params = self.request.params
-        return token_id in params.stop_token_ids or (token_id in self._tokenizer.eos_ids and not params.ignore_eos)
-
-    def _is_at_limit(self) -> bool:
-        return self._tokens_left() <= 0
+    def _note(self, logprob: TokenLogprob, is_forced: bool) -> None:
+        self._ids.append(logprob.token_id)
+        self._is_forced.append(is_forced)
+        self._unsent.forced += is_forced
+        self._unsent.token_ids.append(logprob.token_id)
+        self.sampler.observe(logprob.token_id)
+        if self.kept_logprobs is not None:
+            self.kept_logprobs.append(None if is_forced else logprob.logprob)
+        if self.request.params.logprobs:
+            self._logprobs.append(logprob)
+            self._unsent.logprobs.append(logprob)
 
     def _skip_prefix(self, piece: str) -> str:
         skipped = min(self._to_skip, len(piece))

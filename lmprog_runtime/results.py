@@ -85,7 +85,9 @@ class Results:
             if isinstance(job, ScoreJob):
                 self._score_part(job, output, logits)
                 continue
-            _note_prompt_logprobs(job, output, logits)
+            start = job.request.params.prompt_logprobs_start
+            if start is not None:
+                _note_prompt_logprobs(job, output, logits, start)
             row = output.row_start + job.known_length - 1 - output.first_position
             if output.row_start <= row < output.row_start + output.row_count:
                 turns.append(_Turn(job, row, output.row_start + output.row_count - 1))
@@ -124,14 +126,13 @@ class Results:
 
     def _accept(self, job: Generation, token: Sampled | DeadEnd) -> Accepted | None:
         """None when the request has failed: a constraint or stop expression at its limit is its own request's."""
-        job_id = self._jobs.owner[job.live_sequence]
         if isinstance(token, DeadEnd):
-            self._end(job_id, RequestRefused(token.reason))
+            self._end(self._jobs.owner[job.live_sequence], RequestRefused(token.reason))
             return None
         try:
             accepted = job.accept(token)
         except Exception as error:
-            self._end(job_id, error)
+            self._end(self._jobs.owner[job.live_sequence], error)
             return None
         self.generated_tokens += len(accepted.token_ids)
         return accepted
@@ -156,10 +157,10 @@ class Results:
 
     def _draft(self, job: Generation, sequence: Sequence) -> None:
         """Guess at what comes, if that pays and there is room; the last token is never computed."""
-        running = len(self._scheduler.running)
-        most = min(sequence.token_limit - len(sequence.token_ids) - 1, self._scheduler.spare_rows())
         known = len(sequence.token_ids)
-        drafts = job.draft(running, most)
+        drafts = job.draft(
+            len(self._scheduler.running), lambda: min(sequence.token_limit - known - 1, self._scheduler.spare_rows())
+        )
         if drafts:
             self.drafted_tokens += len(drafts)
             self._scheduler.append(sequence, drafts, logits_from=known - 1)
@@ -217,17 +218,18 @@ def report(callback: Callable[[Any], None], value: Any) -> None:
         log.exception("a request's callback raised")
 
 
-def _note_prompt_logprobs(job: Generation, output: StepOutput, logits: torch.Tensor) -> None:
-    """Logits of position p give the logprob of the prompt token at p + 1."""
-    params = job.request.params
+def _note_prompt_logprobs(job: Generation, output: StepOutput, logits: torch.Tensor, start: int) -> None:
+    """Logits of position p give the logprob of the prompt token at p + 1; those from position `start` on are wanted."""
     prompt = job.request.token_ids
     count = min(output.row_count, len(prompt) - 1 - output.first_position)
-    if params.prompt_logprobs_start is None or count <= 0:
+    if count <= 0:
         return
     rows = logits[output.row_start : output.row_start + count]
     first = output.first_position + 1
-    for offset, logprob in enumerate(token_logprobs(rows, prompt[first : first + count], params.top_logprobs)):
-        if first + offset >= params.prompt_logprobs_start:
+    for offset, logprob in enumerate(
+        token_logprobs(rows, prompt[first : first + count], job.request.params.top_logprobs)
+    ):
+        if first + offset >= start:
             job.note_prompt_logprob(first + offset, logprob)
 
 

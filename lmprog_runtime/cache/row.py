@@ -36,6 +36,10 @@ class Row:
         """[allocated] slot ids; a view."""
         return self._slots[: self.allocated]
 
+    def span(self, low: int, high: int) -> Slots:
+        """Those of positions [low, high), all allocated; a view."""
+        return self._slots[low:high]
+
     @property
     def held(self) -> int:
         """Slots that only this row has."""

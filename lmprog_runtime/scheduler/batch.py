@@ -74,7 +74,7 @@ class _Arrays:
         length = len(sequence.token_ids)
         self._tokens += sequence.token_ids[start:end]
         self._positions += range(start, min(end, length))
-        self._slots.append(sequence.row.slots[start:end])
+        self._slots.append(sequence.row.span(start, end))
         if end > length:
             assert sequence.tree is not None
             assert sequence.trie is not None
@@ -115,7 +115,7 @@ class _Arrays:
         assert chunk.sequence.row is not None
         skipped = max(0, low - chunk.start)  # rows before the first key
         first = chunk.start + skipped
-        self._item(row + skipped, row_count - skipped, chunk.sequence.row.slots[low:high], first - low, low)
+        self._item(row + skipped, row_count - skipped, chunk.sequence.row.span(low, high), first - low, low)
 
     def _add_trie(self, chunk: Chunk, row: int) -> None:
         sequence, start, end = chunk
@@ -126,7 +126,7 @@ class _Arrays:
             first, last = length + run.first, min(length + run.last, end)
             low, high = max(start, first), min(end, length + run.subtree_end)
             if low < high:
-                keys = sequence.row.slots[first:last]
+                keys = sequence.row.span(first, last)
                 self._item(row + low - start, high - low, keys, low - first, length + run.depth)
 
     def _item(self, row: int, row_count: int, keys: Slots, diagonal: int, position: int) -> None:

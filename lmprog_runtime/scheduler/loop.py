@@ -18,7 +18,7 @@ from lmprog_runtime.cache.radix_tree import Match
 from lmprog_runtime.cache.row import Row
 from lmprog_runtime.errors import PromptTooLong
 from lmprog_runtime.scheduler.batch import ScheduledStep, build_step
-from lmprog_runtime.scheduler.cascade import Layout, lay_out, shared_parts
+from lmprog_runtime.scheduler.cascade import Layout, SharedPart, lay_out, shared_parts
 from lmprog_runtime.scheduler.chunk import Chunk
 from lmprog_runtime.scheduler.config import SchedulerConfig
 from lmprog_runtime.scheduler.sequence import Sequence, State
@@ -54,6 +54,8 @@ class Scheduler:
         self._in_flight: ScheduledStep | None = None
         self._layout = Layout([], [])
         self._laid_out: list[Sequence] = []  # what `_layout` is for; emptied when a path changes
+        self._shared: list[SharedPart] = []
+        self._shared_rows: list[int] = []  # what `_shared` is for, besides `_layout`
 
     # -- what comes in
 
@@ -234,25 +236,27 @@ class Scheduler:
         """Single tokens first, so that no decode waits for a long extend."""
         chunks, longer = [], []
         for sequence in self.running:
-            missing = sequence.total - sequence.computed
-            if missing == 1:
-                chunks.append(self._chunk(sequence, 1))
-            elif missing:
+            total = sequence.total
+            if total - sequence.computed == 1:
+                chunks.append(self._chunk(sequence, total))
+            elif total > sequence.computed:
                 longer.append(sequence)
         budget = self.config.step_tokens - len(chunks)
         longer.sort(key=lambda sequence: sequence.computed < sequence.prompt_length)  # then decodes with guesses
         for sequence in longer[:budget]:
-            chunk = self._chunk(sequence, budget)
+            chunk = self._chunk(sequence, sequence.computed + budget)
             chunks.append(chunk)
             budget -= chunk.end - chunk.start
             if budget == 0:
                 break
         return chunks
 
-    def _chunk(self, sequence: Sequence, most: int) -> Chunk:
+    def _chunk(self, sequence: Sequence, limit: int) -> Chunk:
+        """The next entries, below `limit`."""
         assert sequence.row is not None
-        end = min(sequence.total, sequence.computed + most)
-        self.cache.advance(sequence.row, end)
+        end = min(sequence.total, limit)
+        if sequence.computed < sequence.prompt_length:  # no more than the prompt was promised
+            self.cache.advance(sequence.row, end)
         return Chunk(sequence, sequence.computed, end)
 
     def _build(self, chunks: list[Chunk]) -> ScheduledStep:
@@ -261,17 +265,21 @@ class Scheduler:
             return build_step(chunks)
         sequences = [chunk.sequence for chunk in chunks]
         if sequences != self._laid_out:
-            self._layout, self._laid_out = lay_out(chunks), sequences
+            self._layout, self._laid_out, self._shared_rows = lay_out(chunks), sequences, []
         ordered = [chunks[index] for index in self._layout.order]
         rows = [chunk.end - chunk.start for chunk in ordered]
-        return build_step(ordered, shared_parts(rows, self._layout.common, rule))
+        if rows != self._shared_rows:
+            self._shared, self._shared_rows = shared_parts(rows, self._layout.common, rule), rows
+        return build_step(ordered, self._shared)
 
     # -- admitting
 
     def _admit(self, chunks: list[Chunk]) -> None:
+        if not len(self.waiting):
+            return
         budget = self.config.step_tokens - sum(chunk.end - chunk.start for chunk in chunks)
         joint: Entry | None = None  # the group being admitted whole
-        if budget <= 0 or not len(self.waiting):
+        if budget <= 0:
             return
         for sequence in self.waiting.candidates():
             is_joint = joint is not None and sequence.entry is joint
@@ -282,7 +290,7 @@ class Scheduler:
             if outcome is _Admission.NO_ROOM:
                 return
             if outcome is _Admission.ADMITTED and budget > 0:
-                chunk = self._chunk(sequence, budget)
+                chunk = self._chunk(sequence, sequence.computed + budget)
                 chunks.append(chunk)
                 budget -= chunk.end - chunk.start
 

@@ -60,7 +60,7 @@ class Sequence:
     @property
     def total(self) -> int:
         """Entries to compute."""
-        return len(self.token_ids) + (len(self.tree.tokens) if self.tree is not None else 0)
+        return len(self.token_ids) if self.tree is None else len(self.token_ids) + len(self.tree.tokens)
 
     def begin(self, token_limit: int) -> None:
         """Handed to a scheduler."""

@@ -173,9 +173,9 @@ def test_a_guess_keeps_to_the_grammar() -> None:
     grammar = constraint_compiler(TOKENIZER)(Constraint("regex", "ab(c|d)x"), b"")
     drafter = Drafter(grammar)
     key = keys.encode(prompt("abqqabqqab"))
-    assert drafter.draft(lambda: key, grammar.start, 1, 8) == prompt("ab")
+    assert drafter.draft(lambda: key, grammar.start, 1, lambda: 8) == prompt("ab")
     after = grammar.advance(grammar.advance(grammar.start, prompt("a")[0]), prompt("b")[0])
-    assert drafter.draft(lambda: key, after, 1, 8) == []
+    assert drafter.draft(lambda: key, after, 1, lambda: 8) == []
 
 
 def test_a_limit_met_by_looking_ahead_costs_the_guess_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,4 +185,4 @@ def test_a_limit_met_by_looking_ahead_costs_the_guess_only(monkeypatch: pytest.M
         raise ConstraintTooLarge("too many states")
 
     monkeypatch.setattr(grammar, "guessed_tokens", refuse)
-    assert Drafter(grammar).draft(lambda: keys.encode(prompt("ab")), grammar.start, 1, 8) == []
+    assert Drafter(grammar).draft(lambda: keys.encode(prompt("ab")), grammar.start, 1, lambda: 8) == []
