@@ -16,7 +16,7 @@ import numpy as np
 from lmprog_runtime.model.cpu_executor import CpuExecutor
 from lmprog_runtime.model.hub import resolve_model
 from lmprog_runtime.model.model_spec import read_spec
-from lmprog_runtime.model.weights import open_weights
+from lmprog_runtime.model.weights import open_checkpoint
 from lmprog_runtime.runtime import cascade_rule
 from lmprog_runtime.step import ALL_KEYS, AttentionPlan, StepBatch
 
@@ -35,7 +35,7 @@ def main() -> None:
     spec = read_spec(files.directory)
     slots = arguments.prefix + OWN * max(arguments.branches)
     executor = CpuExecutor(
-        spec, open_weights(files.directory, spec), num_slots=slots, dtype=arguments.dtype, threads=arguments.threads
+        spec, open_checkpoint(files, spec), num_slots=slots, dtype=arguments.dtype, threads=arguments.threads
     )
     rule = cascade_rule(executor)
     assert rule is not None

@@ -29,7 +29,7 @@ from lmprog_kernels.cpu.structs import PHASES
 from lmprog_runtime.model.cpu_executor import CpuExecutor
 from lmprog_runtime.model.hub import resolve_model
 from lmprog_runtime.model.model_spec import ModelSpec, make_spec, read_spec
-from lmprog_runtime.model.weights import LayerWeights, open_weights
+from lmprog_runtime.model.weights import LayerWeights, open_checkpoint
 from lmprog_runtime.step import AttentionPlan, Int32Array, StepBatch
 
 CONTEXT = 512
@@ -139,7 +139,7 @@ def load(arguments: argparse.Namespace, dtype: str) -> CpuExecutor:
     else:
         files = resolve_model(arguments.model)
         spec = read_spec(files.directory)
-        weights = open_weights(files.directory, spec)
+        weights = open_checkpoint(files, spec)
     executor = CpuExecutor(spec, weights, num_slots=40 * CONTEXT, dtype=dtype, threads=arguments.threads,
                            level=arguments.level)  # fmt: skip
     fill_kv(executor)

@@ -12,7 +12,7 @@ from lmprog_kernels.cpu.structs import PHASES
 from lmprog_runtime.model.cpu_executor import CpuExecutor
 from lmprog_runtime.model.hub import resolve_model
 from lmprog_runtime.model.model_spec import read_spec
-from lmprog_runtime.model.weights import open_weights
+from lmprog_runtime.model.weights import open_checkpoint
 from lmprog_runtime.runtime import cascade_rule
 from lmprog_runtime.step import StepBatch
 
@@ -25,7 +25,7 @@ def table(threads: int, model: str = "smollm2-135m", rounds: int = 11) -> list[s
     files = resolve_model(model)
     spec = read_spec(files.directory)
     slots = max(prefix + branches * bench_cascade.OWN for branches, prefix in POINTS)
-    executor = CpuExecutor(spec, open_weights(files.directory, spec), num_slots=slots, threads=threads)
+    executor = CpuExecutor(spec, open_checkpoint(files, spec), num_slots=slots, threads=threads)
     rule = cascade_rule(executor)
     assert rule is not None
     bench_cascade.fill(executor)

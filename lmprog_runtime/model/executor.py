@@ -16,7 +16,7 @@ from lmprog_runtime.errors import ModelUnsupported
 from lmprog_runtime.model.files import ModelFiles
 from lmprog_runtime.model.kv_pool import pool_slots
 from lmprog_runtime.model.model_spec import ModelSpec, read_spec
-from lmprog_runtime.model.weights import open_weights
+from lmprog_runtime.model.weights import open_checkpoint
 from lmprog_runtime.step import StepBatch
 
 log = logging.getLogger("lmprog.model")
@@ -128,7 +128,7 @@ def _load_torch(files: ModelFiles, settings: _Settings) -> Executor:
 
     _check_dtype(settings)
     spec = read_spec(files.directory)
-    weights = open_weights(files.directory, spec)
+    weights = open_checkpoint(files, spec)
     slots = _slots(spec, settings, itemsize=getattr(torch, settings.dtype).itemsize)
     return TorchExecutor(spec, weights, num_slots=slots, dtype=settings.dtype, device=settings.device)
 

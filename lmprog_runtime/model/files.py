@@ -22,12 +22,24 @@ class ModelFiles:
     """A model that is complete on this machine."""
 
     name: str  # as it was asked for
-    directory: Path  # config.json, tokenizer files, safetensors weights
+    directory: Path  # config.json, tokenizer files, safetensors weights unless they are in a GGUF file
     revision: str  # hexadecimal; changes when the content does, so that caches of two versions never mix
     context_length: int  # tokens, as the config says
     chat_template: str | None  # Jinja source; None for a model that knows no chat
-    gguf: Path | None  # the file that the directory was converted from, if it was
+    gguf: Path | None  # the file that the directory was made from, if it was
     is_quantised: bool = False  # that file is what the user asked for, and has quantised matrices
+
+    @property
+    def has_safetensors(self) -> bool:
+        """Otherwise the weights are in `gguf`, and nowhere else."""
+        return any(self.directory.glob("*.safetensors"))
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of the files that hold the weights."""
+        if self.gguf is not None and not self.has_safetensors:
+            return self.gguf.stat().st_size
+        return sum(path.stat().st_size for path in self.directory.glob("*.safetensors"))
 
 
 def open_directory(
@@ -38,11 +50,13 @@ def open_directory(
     gguf: Path | None = None,
     is_quantised: bool = False,
 ) -> ModelFiles:
-    """Check that a model is complete. `revision` defaults to a fingerprint of the files.
+    """Check that a model is complete. `revision` defaults to a fingerprint of the files, `gguf` may hold the weights.
 
     Raises ModelNotFound that names the missing file, or ModelUnsupported when there are only pickled weights.
     """
     _check_complete(directory)
+    if gguf is None:
+        _check_weights(directory)
     return ModelFiles(
         name=name,
         directory=directory,
@@ -76,6 +90,9 @@ def _check_complete(directory: Path) -> None:
         raise ModelNotFound(f"{directory} has no config.json, so it is not a model in Hugging Face layout.")
     if not any((directory / name).is_file() for name in _TOKENIZER_FILES):
         raise ModelNotFound(f"{directory} has no tokenizer; looked for {', '.join(_TOKENIZER_FILES)}.")
+
+
+def _check_weights(directory: Path) -> None:
     listed = read_json(directory / "model.safetensors.index.json").get("weight_map", {})
     missing = sorted({name for name in listed.values() if not (directory / name).is_file()})
     if missing:

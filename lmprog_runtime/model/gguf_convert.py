@@ -1,9 +1,8 @@
-"""Turns a GGUF file of the Llama family into a directory in Hugging Face layout.
+"""Reads a GGUF file of the Llama family: what it says as files in Hugging Face layout, its tensors one at a time.
 
-Tensors keep their values: F32, F16 and BF16 are copied, quantised ones become the float32 numbers that they stand for,
-unless the caller asks for bfloat16. Metadata that would change the computation and is not understood is refused by
-name. Tensors are written one at a time, so memory holds the largest of them, not the model. Source of the format: the
-GGUF specification of ggml.
+Metadata that would change the computation and is not understood is refused by name. Converted to safetensors, F32, F16
+and BF16 are copied, quantised tensors become the float32 numbers that they stand for, unless the caller asks for
+bfloat16. Memory holds one tensor, not the model. Source of the format: the GGUF specification of ggml.
 """
 
 from __future__ import annotations
@@ -64,6 +63,8 @@ _NAMES = {
     "ffn_down": "mlp.down_proj",
 }
 
+_PART = 1 << 20  # values that are computed at a time
+
 _ROPE_FREQUENCIES = "rope_freqs.weight"
 _TENSOR = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)")
 _NUMPY_DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
@@ -94,7 +95,7 @@ class GgufTensor(NamedTuple):
         return np.asarray(self.source.data).view(np.uint8)
 
     def floats(self) -> NDArray[np.float32]:
-        """[shape] its values."""
+        """[shape] its values, an array of its own."""
         return _in_layout(_dequantized(self), self)
 
 
@@ -126,8 +127,12 @@ class GgufFile:
         return any(tensor.kind not in _NUMPY_DTYPES for tensor in self.tensors)
 
     def convert(self, target: Path, progress: Progress) -> None:
-        """Write config.json, generation_config.json, model.safetensors and the tokenizer's files into `target`."""
+        """Write model.safetensors and what `describe` writes."""
         write_safetensors(target / "model.safetensors", self.tensors, progress)
+        self.describe(target)
+
+    def describe(self, target: Path) -> None:
+        """Write config.json, generation_config.json and the tokenizer's files into `target`."""
         _write_json(target / "config.json", self._config())
         _write_json(target / "generation_config.json", special_ids(self.metadata))
         write_tokenizer(self.metadata, target)
@@ -232,9 +237,16 @@ def _values(tensor: GgufTensor) -> NDArray[Any]:
 
 
 def _dequantized(tensor: GgufTensor) -> NDArray[np.float32]:
+    """In parts: gguf makes several arrays of the size of what it is given."""
     from gguf.quants import dequantize
 
-    return np.asarray(dequantize(tensor.source.data, tensor.source.tensor_type), np.float32)
+    values = np.empty(tensor.shape, np.float32)
+    stored = tensor.source.data.reshape(len(values), -1)
+    count = max(1, _PART * len(values) // values.size)
+    for start in range(0, len(values), count):
+        part = dequantize(stored[start : start + count], tensor.source.tensor_type)
+        values[start : start + count] = part.reshape(-1, *tensor.shape[1:])
+    return values
 
 
 def _in_layout(values: NDArray[Any], tensor: GgufTensor) -> NDArray[Any]:

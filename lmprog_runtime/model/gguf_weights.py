@@ -1,15 +1,17 @@
-"""The weights of a GGUF file as they are stored: matrices in groups of 32 inputs stay integers.
+"""The weights of a GGUF file: as they are stored, where matrices in groups of 32 inputs stay integers, or as floats.
 
-Q4_0, Q4_1 and Q8_0 are kept exactly. The scales and minima of Q4_K, products of two numbers there, are rounded to
-float16. Every other kind, and what is made of parts of several kinds, is computed and becomes 8 bit. Source of the
-blocks' layout: ggml's ggml-common.h and dequantize_row_q4_K.
+A matrix is read when it is asked for, and not kept. Q4_0, Q4_1 and Q8_0 stay exactly what they are. The scales and
+minima of Q4_K, products of two numbers there, are rounded to float16. Every other kind, and what is made of parts of
+several kinds, is computed and becomes 8 bit. Source of the blocks' layout: ggml's ggml-common.h and
+dequantize_row_q4_K.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,31 +27,45 @@ from lmprog_runtime.ops.native import GroupedMatrix, Matrix, concatenate
 Blocks = NDArray[np.uint8]  # [outputs, blocks, bytes of a block]
 
 
-class StoredLayer(NamedTuple):
-    """As LayerWeights, with matrices as they are stored."""
+@dataclass(frozen=True)
+class StoredLayer:
+    """As LayerWeights, with matrices that are made when they are asked for."""
 
+    make: Callable[[str], Matrix]  # a matrix by its name in LayerWeights
     input_norm: Tensor
-    qkv: Matrix
     qkv_bias: Tensor | None
     q_norm: Tensor | None
     k_norm: Tensor | None
-    output: Matrix
     output_bias: Tensor | None
     attention_post_norm: Tensor | None
     mlp_norm: Tensor
-    gate_up: Matrix
     gate_up_bias: Tensor | None
-    down: Matrix
     down_bias: Tensor | None
     mlp_post_norm: Tensor | None
 
+    @property
+    def qkv(self) -> Matrix:
+        return self.make("qkv")
+
+    @property
+    def output(self) -> Matrix:
+        return self.make("output")
+
+    @property
+    def gate_up(self) -> Matrix:
+        return self.make("gate_up")
+
+    @property
+    def down(self) -> Matrix:
+        return self.make("down")
+
 
 class GgufWeights:
-    """The tensors of a GGUF file for one spec, for the native decoder."""
+    """The tensors of a GGUF file for one spec, for the native decoder. `as_stored`: keep quantised matrices so."""
 
-    def __init__(self, file: GgufFile, spec: ModelSpec) -> None:
-        self._tensors = _GgufTensors(file)
-        self._spec = spec
+    def __init__(self, file: GgufFile, spec: ModelSpec, *, as_stored: bool) -> None:
+        self._tensors = GgufTensors(file)
+        self._spec, self._as_stored = spec, as_stored
         self._floats = ModelWeights(self._tensors, spec)  # checks names and shapes
 
     def embedding(self) -> Tensor:
@@ -62,28 +78,34 @@ class GgufWeights:
         return self._floats.final_norm()
 
     def layer(self, index: int) -> StoredLayer:
-        matrices: dict[str, Any] = {part: self._join(names) for part, names in self._floats.matrix_names(index).items()}
-        if self._spec.head_dim % 32:  # the decoder pads heads, which moves inputs from group to group
-            matrices["output"] = _to_float(matrices["output"])
-        return StoredLayer(**self._floats.vectors(index), **matrices)
+        return StoredLayer(partial(self._matrix, index), **self._floats.vectors(index))
+
+    def _matrix(self, index: int, part: str) -> Matrix:
+        matrix = self._join(self._floats.matrix_names(index)[part])
+        if part == "output" and self._spec.head_dim % 32:  # the decoder pads heads: inputs change their group
+            return _to_float(matrix)
+        return matrix
 
     def _join(self, names: Sequence[str]) -> Matrix:
-        parts = [self._tensors.matrix(name) for name in names]
+        read = self._tensors.matrix if self._as_stored else self._tensors.get
+        parts = [read(name) for name in names]
+        if len(parts) == 1:
+            return parts[0]
         grouped = [part for part in parts if isinstance(part, GroupedMatrix)]
         if len(grouped) == len(parts) and len({part.dtype for part in grouped}) == 1:
             return concatenate(grouped)
         return torch.cat([_to_float(part) for part in parts])
 
 
-def open_gguf_weights(path: Path, spec: ModelSpec) -> GgufWeights:
-    """Raises ModelUnsupported when the file has nothing quantised, or does not fit the spec."""
+def open_gguf_weights(path: Path, spec: ModelSpec, *, as_stored: bool) -> GgufWeights:
+    """Raises ModelUnsupported when the file does not fit the spec, or has nothing quantised to use as stored."""
     file = GgufFile(path)
-    if not file.is_quantised:
+    if as_stored and not file.is_quantised:
         raise ModelUnsupported(f"{path} has no quantised weights to use as they are; take dtype='bfloat16'.")
-    return GgufWeights(file, spec)
+    return GgufWeights(file, spec, as_stored=as_stored)
 
 
-class _GgufTensors:
+class GgufTensors:
     """What TensorFiles is for safetensors, and each matrix as it is stored."""
 
     def __init__(self, file: GgufFile) -> None:
@@ -96,7 +118,7 @@ class _GgufTensors:
         return self._by_name[name].shape
 
     def get(self, name: str) -> Tensor:
-        return torch.from_numpy(self._by_name[name].floats().copy())  # the file is mapped read-only
+        return torch.from_numpy(self._by_name[name].floats())
 
     def matrix(self, name: str) -> Matrix:
         tensor = self._by_name[name]

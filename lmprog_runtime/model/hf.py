@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from lmprog_runtime.errors import ModelUnsupported
 from lmprog_runtime.model.files import ModelFiles
 from lmprog_runtime.model.hf_check import PROBE_SLOTS, check
 from lmprog_runtime.model.hf_paged import PagedModel
 from lmprog_runtime.model.kv_pool import free_memory, pool_slots
+from lmprog_runtime.model.weights import open_tensors
 from lmprog_runtime.ops import Kernels, kernels_for
 from lmprog_runtime.step import StepBatch
 
@@ -68,22 +69,37 @@ class HfExecutor:
 
 def _load(files: ModelFiles, dtype: str, device: str) -> PreTrainedModel:
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            files.directory,
-            dtype=getattr(torch, dtype),
-            attn_implementation="eager",
-            trust_remote_code=False,
-            local_files_only=True,
-        )
+        model = load_model(files, getattr(torch, dtype), attn_implementation="eager")
     except (ValueError, KeyError, ImportError, OSError) as error:
         raise ModelUnsupported(f"transformers cannot load {files.name!r}: {error}") from error
     return model.eval().to(device)
 
 
+def load_model(files: ModelFiles, dtype: torch.dtype, **settings: Any) -> PreTrainedModel:
+    """transformers' own model. Where only a GGUF file has the weights, they are read from it, one after the other.
+
+    settings: of `AutoModelForCausalLM`. Raises what transformers raises, ModelUnsupported for a tensor that is missing.
+    """
+    if files.has_safetensors:
+        found: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            files.directory, dtype=dtype, trust_remote_code=False, local_files_only=True, **settings
+        )
+        return found
+    config = AutoConfig.from_pretrained(files.directory, trust_remote_code=False, local_files_only=True)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype, **settings)
+    tensors = open_tensors(files)
+    missing = {name for name, _ in model.named_parameters()} - tensors.names()
+    if missing:
+        raise ModelUnsupported(f"{files.gguf} lacks {min(missing)!r}, which its metadata call for.")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(tensors.get(name))
+    return model
+
+
 def _fits_in_float32(files: ModelFiles, device: str) -> bool:
-    """Taking the weights on disk for 16-bit ones, and leaving room for as much again."""
-    stored = sum(path.stat().st_size for path in files.directory.glob("*.safetensors"))
-    return 4 * stored < free_memory(device)
+    """Taking weights for 16-bit numbers, quantised ones for 4-bit ones, and leaving room for as much again."""
+    return (16 if files.is_quantised else 4) * files.weight_bytes < free_memory(device)
 
 
 def _context_length(config: Any, listed: int) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lmprog_runtime.errors import ModelNotFound, ModelUnsupported
-from lmprog_runtime.model.conversion import convert_default, convert_file, default_directory, open_converted
+from lmprog_runtime.model.conversion import convert_default, default_directory, open_converted, open_gguf
 from lmprog_runtime.model.files import ModelFiles, has_model, open_directory
 from lmprog_runtime.model.storage import models_root, storage_errors
 
@@ -71,7 +71,7 @@ def _resolve_path(path: Path, name: str, *, progress: bool) -> ModelFiles:
     if path.is_file():
         if path.suffix != ".gguf":
             raise ModelUnsupported(f"{path} is neither a folder nor a .gguf file.")
-        return convert_file(path, name, progress=progress)
+        return open_gguf(path, name, progress=progress)
     found = sorted(path.glob("*.gguf"))
     if has_model(path) or not found:
         return open_directory(path, name=name)
@@ -79,7 +79,7 @@ def _resolve_path(path: Path, name: str, *, progress: bool) -> ModelFiles:
         raise ModelNotFound(
             f"{path} has several GGUF files ({', '.join(f.name for f in found)}); give the path of one."
         )
-    return convert_file(found[0], name, progress=progress)
+    return open_gguf(found[0], name, progress=progress)
 
 
 # -- places: each returns the model, or None with a line in `searched` that says why --------------------------------

@@ -35,9 +35,9 @@ WORTH_KEEPING = 32_000_000
 
 
 def packed_weights(files: ModelFiles, spec: ModelSpec, dtype: str) -> PackedWeights:
-    """The weights of a model for the CPU executor on this processor. Raises what `open_weights` raises."""
+    """The weights of a model for the CPU executor on this processor. Raises what opening them raises."""
     level = available_levels()[0]
-    if _stored_bytes(files.directory) < WORTH_KEEPING:
+    if files.weight_bytes < WORTH_KEEPING:
         return pack_weights(spec, _open(files, spec, dtype), dtype, level)
     target = packed_path(files, dtype, level)
     found = _load(target, files, dtype)
@@ -66,13 +66,14 @@ def packed_path(files: ModelFiles, dtype: str, level: str) -> Path:
 
 
 def _open(files: ModelFiles, spec: ModelSpec, dtype: str) -> ModelWeights | GgufWeights:
-    if dtype != "gguf":
+    as_stored = dtype == "gguf"
+    if files.has_safetensors and not as_stored:
         return open_weights(files.directory, spec)
     if files.gguf is None:
         raise ModelUnsupported(f"{files.name!r} is no GGUF file, so it cannot run in dtype 'gguf'; take another dtype.")
     from lmprog_runtime.model.gguf_weights import open_gguf_weights
 
-    return open_gguf_weights(files.gguf, spec)
+    return open_gguf_weights(files.gguf, spec, as_stored=as_stored)
 
 
 def _load(path: Path, files: ModelFiles, dtype: str) -> PackedWeights | None:
@@ -81,7 +82,3 @@ def _load(path: Path, files: ModelFiles, dtype: str) -> PackedWeights | None:
     except (OSError, StaleWeights) as reason:
         log.info("the weights of %s are packed now: %s", files.name, reason)
         return None
-
-
-def _stored_bytes(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.glob("*.safetensors"))

@@ -16,6 +16,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from lmprog_runtime.errors import ModelNotFound, ModelUnsupported
+from lmprog_runtime.model.files import ModelFiles
 from lmprog_runtime.model.model_spec import ModelSpec
 
 
@@ -161,6 +162,21 @@ class ModelWeights:
 def open_weights(directory: Path, spec: ModelSpec) -> ModelWeights:
     """Map a checkpoint in Hugging Face layout. Raises ModelNotFound (no safetensors) or ModelUnsupported (a misfit)."""
     return ModelWeights(TensorFiles(directory), spec)
+
+
+def open_checkpoint(files: ModelFiles, spec: ModelSpec) -> ModelWeights:
+    """The weights of a model as floats, wherever they are. Raises ModelNotFound or ModelUnsupported (a misfit)."""
+    return ModelWeights(open_tensors(files), spec)
+
+
+def open_tensors(files: ModelFiles) -> Tensors:
+    """The tensors of a model, wherever they are. Raises ModelNotFound."""
+    if files.has_safetensors or files.gguf is None:
+        return TensorFiles(files.directory)
+    from lmprog_runtime.model.gguf_convert import GgufFile
+    from lmprog_runtime.model.gguf_weights import GgufTensors
+
+    return GgufTensors(GgufFile(files.gguf))
 
 
 def expected_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:

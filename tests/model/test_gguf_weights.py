@@ -12,10 +12,10 @@ from torch import Tensor
 
 from lmprog_runtime.errors import ModelUnsupported
 from lmprog_runtime.model.executor import ExecutorKind, default_dtype, load_executor
+from lmprog_runtime.model.gguf_convert import GgufFile, write_safetensors
 from lmprog_runtime.model.gguf_weights import _READERS, open_gguf_weights
 from lmprog_runtime.model.hub import resolve_model
 from lmprog_runtime.model.model_spec import read_spec
-from lmprog_runtime.model.weights import open_weights
 from lmprog_runtime.ops.native import GroupedMatrix, available_levels, pack_weights
 from tests.support.gguf_files import write_gguf
 from tests.support.step_batches import Packer, Stream
@@ -87,8 +87,8 @@ def test_bytes_are_those_of_packing_the_numbers(kind: str, dtype: str, tmp_path:
     files = resolve_model(_write(tmp_path, kind, head_dim=32, intermediate_size=160), progress=False)
     assert files.gguf is not None
     spec = read_spec(files.directory)
-    stored = pack_weights(spec, open_gguf_weights(files.gguf, spec), "gguf")
-    again = pack_weights(spec, open_weights(files.directory, spec), dtype)
+    stored = pack_weights(spec, open_gguf_weights(files.gguf, spec, as_stored=True), "gguf")
+    again = pack_weights(spec, open_gguf_weights(files.gguf, spec, as_stored=False), dtype)
     for index in range(spec.num_layers):
         for part in ("qkv", "output", "gate_up", "down"):
             mine, theirs = getattr(stored.layers[index], part), getattr(again.layers[index], part)
@@ -104,7 +104,7 @@ def test_bytes_are_those_of_packing_the_numbers(kind: str, dtype: str, tmp_path:
 def test_parts_of_several_kinds_become_8_bit(tmp_path: Path) -> None:
     files = resolve_model(_write(tmp_path, "Q4_1", "Q8_0"), progress=False)
     assert files.gguf is not None
-    layer = open_gguf_weights(files.gguf, read_spec(files.directory)).layer(0)
+    layer = open_gguf_weights(files.gguf, read_spec(files.directory), as_stored=True).layer(0)
     assert isinstance(layer.qkv, Tensor)
     assert isinstance(layer.gate_up, GroupedMatrix)
     found = _logits(load_executor(files, kind="cpu", dtype="gguf", num_slots=16, threads=1))
@@ -116,7 +116,7 @@ def test_a_file_of_floats_is_refused(tmp_path: Path) -> None:
     files = resolve_model(_write(tmp_path, "F16"), progress=False)
     assert files.gguf is not None
     with pytest.raises(ModelUnsupported, match="no quantised weights"):
-        open_gguf_weights(files.gguf, read_spec(files.directory))
+        open_gguf_weights(files.gguf, read_spec(files.directory), as_stored=True)
 
 
 @native
@@ -134,6 +134,8 @@ def test_a_quantised_file_runs_as_it_is_by_default(
 @native
 def test_a_model_that_is_no_gguf_file_is_refused(tmp_path: Path) -> None:
     files = resolve_model(_write(tmp_path, "Q8_0"), progress=False)
+    file = GgufFile(_write(tmp_path, "Q8_0"))
+    write_safetensors(files.directory / "model.safetensors", file.tensors, lambda _: None)
     plain = resolve_model(files.directory, progress=False)
     with pytest.raises(ModelUnsupported, match="is no GGUF file"):
         load_executor(plain, kind="cpu", dtype="gguf")

@@ -152,20 +152,27 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
         resolve_model(tmp_path / "x.bin")
 
 
-def test_a_gguf_file_is_converted_once(tmp_path: Path, cache: Path, no_network: list[Any]) -> None:
+def test_a_gguf_file_is_described_once_and_stays_where_it_is(
+    tmp_path: Path, cache: Path, no_network: list[Any]
+) -> None:
     path = tmp_path / "models" / "tiny.gguf"
     path.parent.mkdir()
     write_gguf(path, "llama", make_model("llama", vocab_size=259, num_hidden_layers=1))
     files = resolve_model(path, progress=False)
     assert files.directory.parent == cache / "models"
     assert files.gguf == path
-    stamp = (files.directory / "model.safetensors").stat().st_mtime_ns
+    assert sorted(file.name for file in files.directory.iterdir()) == [
+        "config.json", "generation_config.json", "lmprog.json", "tokenizer.json", "tokenizer_config.json",
+    ]  # fmt: skip
+    stamp = (files.directory / "config.json").stat().st_mtime_ns
     assert resolve_model(path.parent, progress=False).directory == files.directory  # by its folder
-    assert (files.directory / "model.safetensors").stat().st_mtime_ns == stamp
+    assert (files.directory / "config.json").stat().st_mtime_ns == stamp
     os.utime(path, ns=(1, 1))
     again = resolve_model(path, progress=False)
     assert again.directory != files.directory
     assert again.revision == files.revision  # the content is the same
+    write_gguf(path, "llama", make_model("llama", vocab_size=259, num_hidden_layers=1, seed=1))
+    assert resolve_model(path, progress=False).revision != files.revision
     assert no_network == []
 
 
