@@ -83,9 +83,9 @@ def read_text(path: Path) -> str:
 
 
 def transformers_scorer(files: ModelFiles) -> Scorer:
-    from transformers import AutoModelForCausalLM
+    from lmprog_runtime.model.hf import load_model
 
-    model = AutoModelForCausalLM.from_pretrained(files.directory, dtype=torch.float32).eval()
+    model = load_model(files, torch.float32).eval()
 
     @torch.inference_mode()
     def score(window: list[int]) -> Tensor:
