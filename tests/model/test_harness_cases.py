@@ -117,7 +117,10 @@ def test_h03_scores_of_each_style_are_apart(served: Served) -> None:
     assert len({tuple(result.records[0]["logprobs"]) for result in results}) == 3
 
 
-def test_h04_generation_that_leaves_no_room_is_an_error_and_what_is_cut_is_counted(adapter: Any) -> None:
+def test_h04_generation_that_leaves_no_room_is_an_error_and_what_is_cut_is_counted(
+    adapter: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(adapter), "max_length", 300)
     asked = instances([("Hello", {"until": [], "max_gen_toks": adapter.max_length})], "generate_until")
     with pytest.raises(ValueError, match="leaves no room"):
         adapter.generate_until(asked, disable_tqdm=True)

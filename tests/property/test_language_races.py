@@ -46,7 +46,7 @@ def one_run(seed: int) -> str:
     if chance.random() < 0.3:
         options["timeout"] = chance.choice([0.0005, 0.003, 0.01])
     outcome = _outcome(program, backend, chance, options)
-    until = time.monotonic() + 2
+    until = time.monotonic() + 20
     while (backend.open_streams or backend.running) and time.monotonic() < until:
         time.sleep(0.0005)  # a streaming body may still be on its way out
     assert (backend.open_streams, backend.running) == (0, 0), (seed, program.name, options, outcome)
@@ -68,7 +68,7 @@ def _outcome(program: Any, backend: ScriptedBackend, chance: random.Random, opti
             read()
         except EXPECTED as error:
             errors.append(error)
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 30
     assert len(set(map(id, errors))) <= 1
     return type(errors[0]).__name__ if errors else "well"
 

@@ -204,7 +204,7 @@ def test_schemathesis_finds_no_server_error(seed: int) -> None:
             "-c",
             "import sys; from schemathesis.cli import schemathesis; sys.exit(schemathesis())",
         ]
-        command += ["run", f"{server.url}/openapi.json", "--checks", "not_a_server_error", "--max-examples", "25"]
+        command += ["run", f"{server.url}/openapi.json", "--checks", "not_a_server_error", "--max-examples", "15"]
         command += ["--phases", "examples,coverage,fuzzing,stateful", "--seed", str(seed)]
         command += ["--request-timeout", "30", "--no-color"]
         out = subprocess.run(command, capture_output=True, text=True, timeout=500)

@@ -229,7 +229,7 @@ def test_nobody_there() -> None:
         started = time.monotonic()
         with pytest.raises(BackendUnavailable, match="cannot be reached"):
             _run(endpoint)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 30
 
 
 def test_a_busy_server_is_tried_again() -> None:

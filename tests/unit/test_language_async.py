@@ -177,7 +177,7 @@ def test_cancelling_a_sync_program(where: str) -> None:
     start = time.monotonic()
     with no_threads_left():
         asyncio.run(main())
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 4.5
     assert backend.open_streams == backend.running == 0
 
 

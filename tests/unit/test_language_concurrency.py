@@ -68,7 +68,7 @@ def test_branches_run_side_by_side_without_threads() -> None:
     start = time.monotonic()
     assert wide.run(backend=backend).ret_value <= before + 1
     assert backend.peak_running == 200
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 8  # one after the other: 10
 
 
 def test_constrained_and_free_calls_do_not_cross() -> None:

@@ -57,5 +57,5 @@ def test_examples_run_and_fail_well(path: Path, capsys: pytest.CaptureFixture[st
         with no_threads_left(), pytest.raises(RuntimeError) as caught:
             main(backend)
         assert caught.value is boom
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < 60
         assert backend.open_streams == 0

@@ -53,11 +53,11 @@ def test_nothing_is_held_that_cannot_match() -> None:
 
 
 def test_a_pattern_that_makes_backtracking_engines_hang_takes_no_time() -> None:
-    start = time.monotonic()
+    start = time.thread_time()
     matcher = RegexStopMatcher(r"(a+)+b")
     assert matcher.push("a" * 5000).text == ""
     assert matcher.push("c").text == "a" * 5000 + "c"
-    assert time.monotonic() - start < 5
+    assert time.thread_time() - start < 5
 
 
 @pytest.mark.parametrize(
