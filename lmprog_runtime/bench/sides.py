@@ -6,7 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import requests
 
@@ -60,7 +60,7 @@ class Ours(Side):
 
 
 class Endpoint(Side):
-    """All requests of a workload at once, token ids as prompts. Choices go by echoed log-probabilities, where the
+    """All requests of a workload at once, prompts as token ids or text. Choices go by echoed log-probabilities, where the
     server has those."""
 
     def __init__(self, name: str, url: str, model: str, tokenizer: Tokenizer, key: str | None) -> None:
@@ -104,23 +104,26 @@ class Endpoint(Side):
 
     def _logprob(self, prompt: list[int], choice: list[int]) -> float | None:
         """None when the server does not echo log-probabilities of the prompt."""
+        found = self._echo(prompt + choice)
+        logprobs = found.get("token_logprobs") or []
+        ends = [len(prompt), len(prompt) + len(choice)]
+        if self.target.sends_text:  # the server's own tokens, of which there may be more or fewer
+            texts = [self.target.text(ids) for ids in (prompt, prompt + choice)]
+            ends = [bisect_left(found.get("text_offset") or [], len(text)) for text in texts]
+        start, end = ends
+        return float(sum(logprobs[start:end])) if 0 < start < end <= len(logprobs) else None
+
+    def _echo(self, token_ids: list[int]) -> dict[str, list[Any]]:
+        """Log-probabilities of the prompt's tokens; empty when the server has none."""
         target = self.target
-        body = {"model": target.model, "prompt": target.prompt(prompt + choice), "max_tokens": 1, "echo": True}
+        body = {"model": target.model, "prompt": target.prompt(token_ids), "max_tokens": 1, "temperature": 0.0}
         answer = requests.post(
             target.url + target.path,
-            json={**body, "logprobs": 1, "temperature": 0.0},
+            json={**body, "echo": True, "logprobs": 1},
             headers=target.headers,
             timeout=3600,
         )
-        if answer.status_code != 200:
-            return None
-        found = answer.json()["choices"][0].get("logprobs") or {}
-        logprobs = found.get("token_logprobs") or []
-        start, end = len(prompt), len(prompt) + len(choice)
-        if target.sends_text:  # the server's own tokens, of which there may be more or fewer
-            offsets = found.get("text_offset") or []
-            start, end = (bisect_left(offsets, len(target.text(ids))) for ids in (prompt, prompt + choice))
-        return float(sum(logprobs[start:end])) if 0 < start < end <= len(logprobs) else None
+        return (answer.json()["choices"][0].get("logprobs") or {}) if answer.status_code == 200 else {}
 
 
 def _response_format(schema: str) -> dict[str, object]:
