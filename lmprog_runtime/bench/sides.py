@@ -60,8 +60,8 @@ class Ours(Side):
 
 
 class Endpoint(Side):
-    """All requests of a workload at once, prompts as token ids or text. Choices go by echoed log-probabilities, where the
-    server has those."""
+    """All requests of a workload at once, prompts as token ids or text. Choices go by echoed log-probabilities, where
+    the server has those."""
 
     def __init__(self, name: str, url: str, model: str, tokenizer: Tokenizer, key: str | None) -> None:
         self.name, self.tokenizer = name, tokenizer
