@@ -109,13 +109,15 @@ class GgufFile:
         from gguf import GGUFReader
 
         try:
-            self._reader = GGUFReader(str(path))
+            reader = GGUFReader(str(path))
         except (ValueError, IndexError, KeyError, UnicodeDecodeError) as error:
             raise ModelUnsupported(f"{path} is not a complete GGUF file ({error}); fetch it again.") from error
-        self.metadata: dict[str, Any] = {name: field.contents() for name, field in self._reader.fields.items()}
+        self.metadata: dict[str, Any] = {name: field.contents() for name, field in reader.fields.items()}
         self._architecture = _architecture(self.metadata, path)
         self._quantised_as = quantised_as
-        self.tensors = [self._plan(tensor) for tensor in self._reader.tensors if tensor.name != _ROPE_FREQUENCIES]
+        # the reader is not kept: it holds over 1,000 bytes of each token and merge
+        self.tensors = [self._plan(tensor) for tensor in reader.tensors if tensor.name != _ROPE_FREQUENCIES]
+        self._rope_frequencies = [tensor.data for tensor in reader.tensors if tensor.name == _ROPE_FREQUENCIES]
 
     @property
     def num_bytes(self) -> int:
@@ -196,10 +198,11 @@ class GgufFile:
         }
 
     def _rope_scaling(self) -> dict[str, Any] | None:
-        stored = [tensor for tensor in self._reader.tensors if tensor.name == _ROPE_FREQUENCIES]
-        if stored:
+        if self._rope_frequencies:
             head_dim = self._sizes()["head_dim"]
-            return _llama3_scaling(np.asarray(stored[0].data), self._field("rope.freq_base", 10000.0), head_dim)
+            return _llama3_scaling(
+                np.asarray(self._rope_frequencies[0]), self._field("rope.freq_base", 10000.0), head_dim
+            )
         kind, factor = self._field("rope.scaling.type", "none"), self._field("rope.scaling.factor", 1.0)
         if kind == "none" or factor == 1.0:
             return None
