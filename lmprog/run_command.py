@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", help="JSON Lines, one per finished item; a second call goes on where one ended")
     parser.add_argument("--model", default="smollm2-135m", help="alias, path or id; ignored with --url")
     parser.add_argument("--dtype", help="of the model here; default: auto")
-    parser.add_argument("--cache-dir", help="keep prefixes here, for the next process")
+    parser.add_argument("--cache-dir", help="keep prefixes here, in blocks of 64 tokens, for the next process")
     parser.add_argument("--url", help="a running server, such as http://127.0.0.1:30000 (key: LMPROG_API_KEY)")
     parser.add_argument("--num-threads", type=int, help="runs under way at a time")
     return parser

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -21,8 +20,7 @@ from lmprog_runtime.model.model_spec import read_spec
 from lmprog_runtime.model.plain_batch import Part, plain_batch
 from lmprog_runtime.model.weights import open_weights
 from lmprog_runtime.ops.native import available_levels
-from tests.support.byte_tokenizer import NAMED, byte_tokenizer_json
-from tests.support.tiny_models import TinyModels, make_model
+from tests.support.tiny_models import TinyModels, save_whole_model
 
 native = pytest.mark.skipif(not available_levels(), reason="the C++ library does not run here")
 
@@ -34,11 +32,7 @@ def _one_step_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("doctor")
-    make_model("llama", vocab_size=300, max_position_embeddings=1024).save_pretrained(directory)
-    (directory / "tokenizer.json").write_bytes(byte_tokenizer_json())
-    (directory / "tokenizer_config.json").write_text(json.dumps(NAMED))
-    return directory
+    return save_whole_model(tmp_path_factory.mktemp("doctor"), vocab_size=300, max_position_embeddings=1024)
 
 
 def _lines(out: str) -> dict[str, str]:

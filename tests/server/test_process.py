@@ -22,9 +22,8 @@ import pytest
 from lmprog_runtime.config import RuntimeConfig
 from lmprog_runtime.server.flags import add_flags, runtime_config, server_settings
 from lmprog_runtime.server.settings import ServerSettings
-from tests.support.byte_tokenizer import CHATML, NAMED, byte_tokenizer_json
 from tests.support.tiny_engine import TINY_VOCAB
-from tests.support.tiny_models import make_model
+from tests.support.tiny_models import save_whole_model
 from tests.support.tiny_server import ASCII_ONLY, eventually
 
 ROOT = Path(__file__).parents[2]
@@ -33,11 +32,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A complete model directory."""
-    directory = tmp_path_factory.mktemp("tiny")
-    make_model("llama", vocab_size=TINY_VOCAB, max_position_embeddings=2048).save_pretrained(directory)
-    (directory / "tokenizer.json").write_bytes(byte_tokenizer_json())
-    (directory / "tokenizer_config.json").write_text(json.dumps({**NAMED, "chat_template": CHATML}))
-    return directory
+    return save_whole_model(tmp_path_factory.mktemp("tiny"), vocab_size=TINY_VOCAB, max_position_embeddings=2048)
 
 
 @contextmanager

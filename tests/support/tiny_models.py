@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
+
+from tests.support.byte_tokenizer import CHATML, NAMED, byte_tokenizer_json
 
 transformers_logging.disable_progress_bar()
 
@@ -147,6 +150,14 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> TinyModels:
 def eager_logits(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor:
     """[tokens, vocab]"""
     return model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
+
+
+def save_whole_model(directory: Path, **fields: Any) -> Path:
+    """All that a model's folder has: weights of a llama, the byte tokenizer, a chat template."""
+    make_model("llama", **fields).save_pretrained(directory)
+    (directory / "tokenizer.json").write_bytes(byte_tokenizer_json())
+    (directory / "tokenizer_config.json").write_text(json.dumps({**NAMED, "chat_template": CHATML}))
+    return directory
 
 
 def save_model(name: str, directory: Path, *, seed: int = 0) -> PreTrainedModel:

