@@ -44,7 +44,8 @@ def beam(node: Node, width: int = 4, *, length_penalty: float = 1.0) -> Gen:
     compares means per token. Temperature, top_p, top_k, min_p and seed of the program or run do not count here.
     `get_meta_info(name)` has "beams", best first: {"text", "logprob", "score", "token_ids", "finish_reason"}. The text
     goes on with the very tokens of the best, unless a stop has cut it inside of them. Characters that the model writes
-    in several tokens are not found.
+    in several tokens are not found. Usage counts every call of the search: two per text and token, each of which reads
+    what is before, most of it from the cache.
     Raises InvalidArgument for what a beam search cannot obey: constraints, n, penalties and the like.
     """
     if not isinstance(node, Gen):

@@ -48,14 +48,19 @@ def _label_of_node(graph: Graph, op: Append) -> tuple[str, str]:
     if isinstance(node, Text):
         return "text", repr(node.text)
     if isinstance(node, Gen):
-        form = [f"{node.constraint.kind} {node.constraint.source}"] if node.constraint else []
-        return "gen", " ".join([node.name or "", *(f"{k}={v!r}" for k, v in node.sampling.given().items()), *form])
+        return "gen" if node.beam is None else "beam", _details_of(node)
     if isinstance(node, Select):
         return "select", f"{node.name or ''} {list(node.choices)} by {node.method.name}"
     if isinstance(node, RoleBegin | RoleEnd):
         return ("turn" if isinstance(node, RoleBegin) else "end", node.role)
     assert isinstance(node, Special)
     return "special", node.token
+
+
+def _details_of(node: Gen) -> str:
+    form = [f"{node.constraint.kind} {node.constraint.source}"] if node.constraint else []
+    settings = {**node.sampling.given(), **(node.beam._asdict() if node.beam else {})}
+    return " ".join([node.name or "", *(f"{name}={value!r}" for name, value in settings.items()), *form])
 
 
 def _lines_of(graph: Graph, state: int, indent: str) -> Iterator[str]:
@@ -88,7 +93,14 @@ def _html_of(graph: Graph, state: int) -> str:
 
 _BOX_WIDTH, _BOX_HEIGHT, _GAP, _MARGIN = 260, 24, 12, 16
 _CHARACTERS = 36  # that fit into a box
-_COLOURS = {"gen": "#d5e8d4", "select": "#d5e8d4", "fork": "#dae8fc", "join": "#dae8fc", "set": "#fff2cc"}
+_COLOURS = {
+    "gen": "#d5e8d4",
+    "beam": "#d5e8d4",
+    "select": "#d5e8d4",
+    "fork": "#dae8fc",
+    "join": "#dae8fc",
+    "set": "#fff2cc",
+}
 _SVG_STYLE = (
     "text{font:12px monospace;fill:#111}rect{stroke:#667;rx:4}path{stroke:#667;fill:none;marker-end:url(#arrow)}"
 )

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from lmprog import Runtime, assistant, function, gen, select, user
+from tests.support.default_model import default_chat, default_tokenizer
+from tests.support.real_model import oracle_logprobs
 
 pytestmark = pytest.mark.model
+ALPHABET = "Here is the English alphabet: ABC"
 
 
 @pytest.fixture(scope="module")
@@ -105,3 +108,55 @@ def test_case_s02_equal_joint_texts_score_alike(backend: Runtime, one: Any, othe
     if one[0].startswith("The capital"):
         assert first[0] == pytest.approx(-0.261, abs=2e-3)
         assert first == pytest.approx(second, abs=1e-3)
+
+
+def test_case_s02_after_a_chat_header(backend: Runtime) -> None:
+    """The header's control tokens stay whole; a blank behind it belongs to the choices, wherever it was written."""
+
+    @function
+    def program(s: Any, begun: str, choices: list[str]) -> None:
+        s += user("Greet me.")
+        with s.assistant():
+            s += begun + select("x", choices, choices_method="sum_logprob")
+
+    scores = [
+        program.run(*each, backend=backend).get_meta_info("x")["scores"]
+        for each in (("", [" Hello", " Goodbye"]), (" ", ["Hello", "Goodbye"]))
+    ]
+    header = default_chat().render([{"role": "user", "content": "Greet me."}], True)
+    for score, other, text in zip(*scores, (" Hello", " Goodbye"), strict=True):
+        ids = default_tokenizer().encode(text)
+        wanted = sum(oracle_logprobs((*header, *ids))[-len(ids) :])
+        assert score == pytest.approx(wanted, abs=1e-3)
+        assert other == pytest.approx(wanted, abs=1e-3)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("stop", "more", "text", "matched"),
+    [
+        (["J", "GH"], {}, "DEF", "GH"),
+        (["GH", "J"], {}, "DEF", "GH"),
+        ("GHI", {}, "DEF", "GHI"),  # two tokens
+        (["KLMN", "DEFGHIJ"], {}, "", "DEFGHIJ"),  # from the very first character
+        (["GH", "LM"], {"min_tokens": 4}, "DEFGHIJK", "LM"),
+    ],
+)
+def test_case_d08_stops_in_the_alphabet(
+    backend: Runtime, stream: bool, stop: Any, more: dict[str, Any], text: str, matched: str
+) -> None:
+    """D08 and U04: the earliest in the text wins; nothing of it is in the variable, the text or any piece."""
+
+    @function
+    def program(s: Any) -> None:
+        s += ALPHABET + gen("x", max_tokens=8, temperature=0, stop=stop, **more) + "|"
+
+    state = program.run(backend=backend, stream=stream)
+    if stream:
+        pieces = list(state.text_iter("x"))
+        assert "".join(pieces) == text
+        assert all(piece in text for piece in pieces)
+    assert (state["x"], state.text()) == (text, f"{ALPHABET}{text}|")
+    meta = state.get_meta_info("x")
+    assert (meta["finish_reason"], meta["matched_stop"]) == ("stop", matched)
+    assert meta["completion_tokens"] >= len(default_tokenizer().encode(text)) + 1

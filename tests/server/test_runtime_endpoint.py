@@ -27,6 +27,7 @@ from lmprog.errors import (
 )
 from lmprog.sampling import OF_ONE_CALL
 from lmprog_runtime.request import SamplingParams
+from lmprog_runtime.runtime import LocalRuntime
 from tests.support.byte_tokenizer import FIRST_BYTE
 from tests.support.tiny_engine import TINY_VOCAB
 from tests.support.tiny_server import CONTEXT, Served, eventually, serving, tiny_runtime
@@ -158,18 +159,33 @@ def test_every_sampling_parameter_arrives(server: Served) -> None:
         "stop": ("zz",), "stop_regex": "z[0-9]z", "stop_token_ids": (9,), "ignore_eos": True, "seed": 4,
         "logprobs": True, "top_logprobs": 2,
     }  # fmt: skip
+    with RuntimeEndpoint(server.url) as endpoint, _params_given_to(server.runtime) as seen:
+        assert set(given) == OF_ONE_CALL - {"finish"}
+        assert all(map(endpoint.supports, OF_ONE_CALL))
+        _run(endpoint, **given)
+    assert seen == [SamplingParams(**given)]
+
+
+def test_case_d07_what_holds_where_nothing_is_given(server: Served) -> None:
+    """D07: temperature 1.0, all tokens, no seed, the rest of the context; the same in this process."""
+    runtime = tiny_runtime()
+    with RuntimeEndpoint(server.url) as there, Runtime.over(runtime) as here:
+        for backend, place in ((there, server.runtime), (here, runtime)):
+            with _params_given_to(place) as seen:
+                _run(backend, regex="[ab]{3}")
+            assert seen == [SamplingParams(max_tokens=None, temperature=1.0, top_p=1.0, top_k=-1, min_p=0.0, seed=None)]
+
+
+@contextlib.contextmanager
+def _params_given_to(runtime: LocalRuntime) -> Iterator[list[SamplingParams]]:
     seen: list[SamplingParams] = []
-    engine = server.runtime.engine
+    engine = runtime.engine
     submit = engine.submit_group
     engine.submit_group = lambda requests, sinks: (seen.append(requests[0].params), submit(requests, sinks))[1]  # type: ignore
     try:
-        with RuntimeEndpoint(server.url) as endpoint:
-            assert set(given) == OF_ONE_CALL - {"finish"}
-            assert all(map(endpoint.supports, OF_ONE_CALL))
-            _run(endpoint, **given)
+        yield seen
     finally:
         del engine.submit_group
-    assert seen == [SamplingParams(**given)]
 
 
 def test_an_output_that_is_closed_in_time(server: Served) -> None:

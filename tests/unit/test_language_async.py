@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import resource
 import threading
 import time
+import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -254,7 +258,8 @@ def test_race_and_call() -> None:
 
 
 @pytest.mark.slow
-def test_ten_thousand_runs_on_few_threads() -> None:
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read as on Linux")
+def test_ten_thousand_runs_on_few_threads_and_in_little_memory() -> None:
     backend = ScriptedBackend("x", delay=0.02)
 
     @function
@@ -262,18 +267,26 @@ def test_ten_thousand_runs_on_few_threads() -> None:
         s += f"{i}" + gen("a")
         s += await s.aget("a") + gen("b")
 
-    async def main() -> int:
+    async def main() -> tuple[int, int, list[weakref.ref[Any]]]:
         runs = asyncio.gather(*(program.arun(i, backend=backend) for i in range(10_000)))
         await asyncio.sleep(0.05)
         threads = threading.active_count()
         states = await runs
         assert [state["b"] for state in states] == ["x"] * 10_000
-        return threads
+        return threads, _resident_bytes(), [weakref.ref(state) for state in states]
 
-    before = threading.active_count()
+    threads_before, bytes_before = threading.active_count(), _resident_bytes()
     with no_threads_left():
-        assert asyncio.run(main()) <= before + 1
+        threads, resident, states = asyncio.run(main())
+    assert threads <= threads_before + 1
+    assert resident - bytes_before < 10_000 * 30_000, "a run that has ended takes 12 kB, its two calls included"
+    gc.collect()
+    assert not any(state() for state in states), "nothing keeps runs that nobody has"
     assert (len(backend.calls), backend.open_streams) == (20_000, 0)
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def test_cancelled_is_what_a_reader_of_a_cancelled_run_gets() -> None:

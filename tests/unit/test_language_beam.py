@@ -228,3 +228,14 @@ def test_beam_in_a_graph() -> None:
 
     expected = search.run("p", 4, 1.0, max_tokens=3, backend=TableBackend())["x"]
     assert program.trace().run(q="p", backend=TableBackend())["x"] == expected
+    assert "beam   x max_tokens=3 width=4 length_penalty=1.0" in str(program.trace()).splitlines()[-1]
+
+
+def test_usage_is_that_of_every_call() -> None:
+    """Each round has a call that asks and one that writes, per text that is alive; their tokens all count."""
+    backend = TableBackend()
+    state = search.run("p", 2, 1.0, max_tokens=3, ignore_eos=True, backend=backend)
+    state.sync()
+    (record,) = [each for each in state.record.walk() if each.kind == "gen"]
+    assert state.usage == record.usage
+    assert state.usage.completion_tokens == backend.calls == (1 + 2) + (2 + 2) + (2 + 2)
