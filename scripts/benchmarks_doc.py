@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from lmprog_runtime.bench.report import tables
 from lmprog_runtime.bench.results import Results
@@ -96,12 +97,19 @@ def commands(title: str, results: Results) -> str:
         name, last, flag, full, time = "peers", results.peers[-1], "scale", "1", "half an hour"
     else:
         name, last, flag, full, time = "programs", results.programs[-1], "count", "16", "a quarter of an hour"
-    made, out = f"lmprog bench {name} --{flag}", f"--output-file docs/benchmarks/{name}.jsonl"
+    more = _peer_flags(last) if name == "peers" else ""
+    made, out = f"lmprog bench {name}{more} --{flag}", f"--output-file docs/benchmarks/{name}.jsonl"
     here = f"{made} {last[flag]} --rounds {last['rounds']} {out}"
     return (
         f"Made by the first command; the second one is the full size and takes about {time}:\n\n"
         f"    {here}\n    {made} {full} --rounds 3 {out}\n"
     )
+
+
+def _peer_flags(result: dict[str, Any]) -> str:
+    names = {name for sides in result["seconds"].values() for name in sides}
+    beside = " --llama-cpp FILE.gguf" if any(name.startswith("llama.cpp ") for name in names) else ""
+    return f" --dtype {result['model']['dtype']}{beside}"
 
 
 def document(results: Results, printed: list[Path]) -> Iterator[str]:

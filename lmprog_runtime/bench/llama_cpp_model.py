@@ -17,7 +17,7 @@ KINDS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", "int8": "Q8_0",
 
 _FILE_TYPES = {"F32": "ALL_F32", "BF16": "MOSTLY_BF16", "F16": "MOSTLY_F16", "Q8_0": "MOSTLY_Q8_0",
                "Q4_0": "MOSTLY_Q4_0"}  # fmt: skip
-_UBATCH = 512  # rows that llama.cpp computes at once; its default, and larger ones were not faster
+_UBATCH = 512  # rows that llama.cpp computes at once; its default
 
 
 def library() -> Any:

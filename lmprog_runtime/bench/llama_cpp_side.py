@@ -21,7 +21,7 @@ from lmprog_runtime.bench.workloads import Ids, Workload
 from lmprog_runtime.errors import RequestRefused
 
 _TOKENS = 16384  # of all sequences: the full size of every workload fits
-_AT_ONCE = 32  # sequences that share a beginning; more were slower
+_AT_ONCE = 32  # sequences that share a beginning; 16 took 7 % more processor time, 8 of JSON 11 % more than 16
 _QUESTIONS_AT_ONCE = 8
 
 

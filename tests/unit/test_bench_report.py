@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -149,8 +150,6 @@ def test_the_page_holds_everything_itself(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_the_document_is_made_of_the_results(tmp_path: Path) -> None:
-    import runpy
-
     script = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "benchmarks_doc.py"))
     printed = tmp_path / "forced_text.txt"
     printed.write_text("$ a command\nits answer\n")
@@ -166,9 +165,15 @@ def test_the_document_is_made_of_the_results(tmp_path: Path) -> None:
     assert text.count("A <fast> one") == 3
     assert "scale 1.0, 1 requests in each run, rounds: 1;" in text
     assert "scale 1.0, rounds: 3; tokens of lmprog that were right guesses: fork 7 of 9;" in text
-    assert "    lmprog bench peers --scale 1.0 --rounds 3 --output-file" in text
+    assert "    lmprog bench peers --dtype bfloat16 --scale 1.0 --rounds 3 --output-file" in text
     assert "    lmprog bench programs --count 4 --rounds 3 --output-file" in text
     assert "```\n$ a command\nits answer\n```" in text
+
+
+def test_a_command_of_peers_names_llama_cpp_where_it_took_part() -> None:
+    script = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "benchmarks_doc.py"))
+    result = {"seconds": {"fork": {"lmprog": [1.0], "llama.cpp Q8_0": [2.0]}}, "model": {"dtype": "int8"}}
+    assert script["_peer_flags"](result) == " --dtype int8 --llama-cpp FILE.gguf"
 
 
 def test_no_results_are_a_mistake(tmp_path: Path) -> None:
