@@ -26,6 +26,10 @@ class RuntimeConfig:
     )
     threads: int | None = _help("CPU threads; default: the number of cores", None)
     max_total_tokens: int | None = _help("slots of the KV pool; default: 65536, or less where memory is short", None)
+    kv_cache_dtype: Literal["auto", "int8"] = _help(
+        "type of the KV pool: auto is what attention computes in; int8 (cpu executor) takes half as much as bfloat16",
+        "auto",
+    )
     context_length: int | None = _help("longest sequence; default: the model's own", None)
     step_tokens: int = _help("most tokens computed in one step; longer prompts are extended in chunks", 512)
     max_running: int = _help("most requests in one step", 256)

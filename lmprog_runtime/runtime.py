@@ -64,6 +64,7 @@ class LocalRuntime:
             device=config.device,
             threads=config.threads,
             num_slots=config.max_total_tokens,
+            kv_cache_dtype=config.kv_cache_dtype,
         )
         return cls(files, executor, load_tokenizer(files), config)
 
@@ -120,6 +121,7 @@ class LocalRuntime:
             "vocab_size": executor.vocab_size,
             "context_length": self.engine.context_length,
             "max_total_tokens": executor.num_slots,
+            "kv_cache_dtype": executor.kv_dtype,
         }
 
     def close(self) -> None:

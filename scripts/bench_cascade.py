@@ -1,6 +1,6 @@
 """A decode step of several branches on one long prefix: attention to the shared part together against one by one.
 
-    python scripts/bench_cascade.py [--dtype bfloat16] [--prefix 4000] [--branches 2,4,8,16]
+    python scripts/bench_cascade.py [--dtype bfloat16[+int8kv]] [--prefix 4000] [--branches 2,4,8,16]
 
 Both plans of a point are run in turns; medians, and the ratio of the whole steps. The rule is the one of the runtime.
 """
@@ -12,6 +12,7 @@ import statistics
 import time
 
 import numpy as np
+from kv_variants import fill, split_dtype
 
 from lmprog_runtime.model.cpu_executor import CpuExecutor
 from lmprog_runtime.model.hub import resolve_model
@@ -34,12 +35,18 @@ def main() -> None:
     files = resolve_model("smollm2-135m")
     spec = read_spec(files.directory)
     slots = arguments.prefix + OWN * max(arguments.branches)
+    dtype, int8_kv = split_dtype(arguments.dtype)
     executor = CpuExecutor(
-        spec, open_checkpoint(files, spec), num_slots=slots, dtype=arguments.dtype, threads=arguments.threads
+        spec,
+        open_checkpoint(files, spec),
+        num_slots=slots,
+        dtype=dtype,
+        threads=arguments.threads,
+        int8_kv=int8_kv,
     )
     rule = cascade_rule(executor)
     assert rule is not None
-    fill(executor)
+    fill(executor, 0.3)
     for branches in arguments.branches:
         apart, together = step_of(branches, arguments.prefix, 0), step_of(branches, arguments.prefix, rule.alignment)
         times = measure(executor, [apart, together], arguments.rounds)
@@ -50,15 +57,6 @@ def main() -> None:
             f"together {times[1] * 1e3:.1f} ms, ratio {times[0] / times[1]:.2f}, logits differ by {difference:.1g}; "
             f"the rule says {choice}"
         )
-
-
-def fill(executor: CpuExecutor) -> None:
-    """Random KV: untouched pages would all be one page of zeros."""
-    import torch
-
-    kv = executor.decoder.kv
-    patterns = torch.randn(kv.shape[1], kv.shape[2] // executor.decoder.kv_dtype.itemsize) * 0.3
-    kv[:] = patterns.to(executor.decoder.kv_dtype).view(torch.uint8).numpy()
 
 
 def step_of(branches: int, prefix: int, alignment: int) -> StepBatch:

@@ -20,7 +20,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Protocol
 
-from bench_step import CONTEXT, fill_kv, make_batch
+from bench_step import CONTEXT, make_batch
+from kv_variants import fill
 
 from lmprog_runtime.bench.llama_cpp_model import KINDS, LlamaContext, LlamaModel, Piece, library, requantized
 from lmprog_runtime.errors import RuntimeFault
@@ -105,7 +106,7 @@ class OurSteps:
         slots, threads = 40 * CONTEXT, arguments.threads
         executor = load_executor(files, kind="cpu", dtype=dtype, num_slots=slots, threads=threads)
         assert isinstance(executor, CpuExecutor), "kind says it"
-        fill_kv(executor)
+        fill(executor)
         self._executor = executor
         self._batches = {point: make_batch(point, executor.spec, scattered=False) for point in arguments.points}
 

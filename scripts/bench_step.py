@@ -3,6 +3,8 @@
     python scripts/bench_step.py [--model NAME | --shape NAME] [--dtypes bfloat16,int8,int4] [--points prefill512,...]
     python scripts/bench_step.py --report     markdown: these, the parts of an engine's step, shared prefixes
 
+A dtype may end in "+int8kv": the same weights over a KV pool in int8.
+
 Every round measures memory bandwidth and arithmetic from registers, then each point; the share of the floor is taken
 within a round, because both swing with the neighbours of a virtual machine; the dtypes take turns within a round as
 well. Of a point's rounds, those in which other processes used the cores least are kept.
@@ -20,6 +22,7 @@ import numpy as np
 import step_cascade
 import step_parts
 import torch
+from kv_variants import fill, split_dtype
 from torch import Tensor
 
 from lmprog_kernels.cpu.floors import FloorMeter, Floors
@@ -84,8 +87,8 @@ def main() -> None:
     lines = report(executors, *run_rounds(arguments, executors))
     print("\n".join(lines), flush=True)
     if arguments.phases:
-        for executor in executors.values():
-            print_phases(executor, make_batches(arguments, executor))
+        for dtype, executor in executors.items():
+            print_phases(dtype, executor, make_batches(arguments, executor))
     if arguments.report:
         threads = next(iter(executors.values())).decoder.threads
         executors.clear()
@@ -140,17 +143,11 @@ def load(arguments: argparse.Namespace, dtype: str) -> CpuExecutor:
         files = resolve_model(arguments.model)
         spec = read_spec(files.directory)
         weights = open_checkpoint(files, spec)
-    executor = CpuExecutor(spec, weights, num_slots=40 * CONTEXT, dtype=dtype, threads=arguments.threads,
-                           level=arguments.level)  # fmt: skip
-    fill_kv(executor)
+    weights_dtype, int8_kv = split_dtype(dtype)
+    executor = CpuExecutor(spec, weights, num_slots=40 * CONTEXT, dtype=weights_dtype, threads=arguments.threads,
+                           int8_kv=int8_kv, level=arguments.level)  # fmt: skip
+    fill(executor)
     return executor
-
-
-def fill_kv(executor: CpuExecutor) -> None:
-    """Random contents: untouched pages would all be one page of zeros."""
-    kv = executor.decoder.kv
-    patterns = torch.randn(kv.shape[1], kv.shape[2] // executor.decoder.kv_dtype.itemsize)
-    kv[:] = patterns.to(executor.decoder.kv_dtype).view(torch.uint8).numpy()
 
 
 def make_batch(name: str, spec: ModelSpec, *, scattered: bool) -> StepBatch:
@@ -234,8 +231,9 @@ def report(executors: dict[str, CpuExecutor], runs: Runs, floors: list[Floors]) 
         "| step | dtype | ms | fastest | tokens/s | of the floor | against the first dtype | others used |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for name in runs[first.dtype]:
-        reference = quiet(runs[first.dtype][name]).seconds
+    compared = next(iter(executors))
+    for name in runs[compared]:
+        reference = quiet(runs[compared][name]).seconds
         for dtype in executors:
             run, fastest = quiet(runs[dtype][name]), min(run.seconds for run in runs[dtype][name])
             rows = len(make_batch(name, first.spec, scattered=False).tokens)
@@ -252,14 +250,14 @@ def quiet(runs: list[Run]) -> Run:
     return Run(*(statistics.median(values) for values in zip(*kept, strict=True)))
 
 
-def print_phases(executor: CpuExecutor, batches: dict[str, StepBatch]) -> None:
+def print_phases(dtype: str, executor: CpuExecutor, batches: dict[str, StepBatch]) -> None:
     for name, batch in batches.items():
         executor.decoder.phase_seconds = seconds = np.zeros(len(PHASES))
         steps = max(3, int(500 / len(batch.tokens)))
         for _ in range(steps):
             executor.step(batch)
         parts = (f"{phase} {s / steps * 1e3:.2f}" for phase, s in zip(PHASES, seconds, strict=True))
-        print(f"{name} {executor.dtype} ms: " + "  ".join(parts))
+        print(f"{name} {dtype} ms: " + "  ".join(parts))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
     python scripts/quality.py TEXT [--model NAME] [--dtypes float32,bfloat16,int8,int4,gguf] [--tokens 20000]
 
 TEXT is a text file, or a .jsonl file whose texts are taken one after the other. Windows of 512 tokens are scored, each
-on its own. Bars: within 0.5 % of float32 in bfloat16, 1 % in int8. --llama-cpp: "gguf" within 1 % of what
+on its own. A dtype may end in "+int8kv": the same weights over a KV pool in int8. Bars: within 0.5 % of float32 in
+bfloat16, 1 % in int8, and within 1 % of the same dtype in +int8kv. --llama-cpp: "gguf" within 1 % of what
 llama-cpp-python finds for the same file and tokens.
 """
 
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from kv_variants import split_dtype
 from torch import Tensor
 
 from lmprog_runtime.bench.json_lines import read_values
@@ -69,7 +71,11 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", type=Path)
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--dtypes", type=lambda text: text.split(","), default=["float32", "bfloat16", "int8", "int4"])
+    parser.add_argument(
+        "--dtypes",
+        type=lambda text: text.split(","),
+        default=["float32", "bfloat16", "bfloat16+int8kv", "int8", "int4"],
+    )
     parser.add_argument("--tokens", type=int, default=20_480)
     parser.add_argument("--llama-cpp", action="store_true", help="compare with llama-cpp-python on the GGUF file")
     return parser.parse_args()
@@ -96,7 +102,11 @@ def transformers_scorer(files: ModelFiles) -> Scorer:
 
 
 def executor_scorer(files: ModelFiles, dtype: str) -> Scorer:
-    executor: Executor = load_executor(files, kind="cpu", dtype=dtype, num_slots=WINDOW)
+    weights, int8_kv = split_dtype(dtype)
+    kv_cache_dtype = "int8" if int8_kv else "auto"
+    executor: Executor = load_executor(
+        files, kind="cpu", dtype=weights, num_slots=WINDOW, kv_cache_dtype=kv_cache_dtype
+    )
     slots = np.arange(WINDOW, dtype=np.int32)
 
     def score(window: list[int]) -> Tensor:
@@ -123,7 +133,7 @@ def report(files: ModelFiles, results: dict[str, Quality]) -> None:
     print(f"{files.name}: {reference.count} tokens scored in windows of {WINDOW}")
     for name, result in results.items():
         share = result.perplexity / reference.perplexity - 1
-        print(f"{name:13} perplexity {result.perplexity:8.4f} ({share:+.2%})"
+        print(f"{name:16} perplexity {result.perplexity:8.4f} ({share:+.2%})"
               f"  divergence {result.divergence / result.count:.5f}"
               f"  same top token {result.same / result.count:.1%}")  # fmt: skip
     if {"llama.cpp", "gguf"} <= results.keys():

@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
+from kv_variants import split_dtype
 
 from lmprog_runtime import results
 from lmprog_runtime.generation import Generation
@@ -67,7 +68,9 @@ class Meter:
 
 def measure(model: str, dtype: str, batch: int, threads: int | None = None) -> dict[str, float]:
     """Median milliseconds of each part over decode steps of `batch` requests on 512 tokens, and of the "step"."""
-    runtime = LocalRuntime.start(model=model, dtype=dtype, threads=threads)
+    weights, int8_kv = split_dtype(dtype)
+    kv_cache_dtype = "int8" if int8_kv else "auto"
+    runtime = LocalRuntime.start(model=model, dtype=weights, threads=threads, kv_cache_dtype=kv_cache_dtype)
     meter = Meter()
     try:
         runtime.engine.call(lambda: _instrument(meter, runtime.engine)).result()

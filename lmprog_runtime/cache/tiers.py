@@ -86,7 +86,7 @@ class Tiers:
         self._store = store
         self._codec = codec_for(config.codec, store.kv_dtype)
         bytes_per_token = store.read_kv(np.zeros(1, dtype=np.int32)).shape[1]
-        self._layout = (store.dtype, config.codec, config.block_tokens, bytes_per_token)
+        self._layout = (store.dtype, store.kv_dtype, config.codec, config.block_tokens, bytes_per_token)
 
     def load(self, namespace: Namespace, key: bytes, slots: Slots, start: int, limit: int) -> Loaded:
         """Fill slots[start:end] of a row for the longest known run of tokens [start, end), end <= limit."""

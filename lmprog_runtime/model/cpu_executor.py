@@ -33,17 +33,18 @@ class CpuExecutor:
         num_slots: int,
         dtype: str = "bfloat16",
         threads: int | None = None,
+        int8_kv: bool = False,
         level: str | None = None,
     ) -> None:
-        """`weights`: packed ones must be of `dtype`. `threads`: default all cores this process may use. `level`: the
-        instruction set, for tests."""
+        """`weights`: packed ones must be of `dtype`. `threads`: default all cores this process may use. `int8_kv`: the
+        pool in int8, whatever `dtype`. `level`: the instruction set, for tests."""
         check_native_dtype(dtype)
         self.spec, self.dtype, self.num_slots = spec, dtype, num_slots
         self.vocab_size, self.context_length = spec.vocab_size, spec.context_length
         count = threads or len(os.sched_getaffinity(0))
         self.packed = weights if isinstance(weights, PackedWeights) else pack_weights(spec, weights, dtype, level)
-        self.kv_dtype = str(self.packed.kv_dtype).removeprefix("torch.")
-        self.decoder = NativeDecoder(spec, self.packed, num_slots=num_slots, threads=count)
+        self.decoder = NativeDecoder(spec, self.packed, num_slots=num_slots, threads=count, int8_kv=int8_kv)
+        self.kv_dtype = str(self.decoder.kv_dtype).removeprefix("torch.")
 
     def step(self, batch: StepBatch) -> Tensor:
         return self.decoder.step(

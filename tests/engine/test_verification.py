@@ -10,8 +10,9 @@ import pytest
 
 from lmprog_runtime.cache import TierConfig, Tiers
 from lmprog_runtime.engine import Engine
+from lmprog_runtime.ops.native import is_native_available
 from lmprog_runtime.request import GenerateRequest
-from tests.support.tiny_engine import greedy, prompt, run, tiny_engine, tiny_executor
+from tests.support.tiny_engine import greedy, prompt, run, tiny_engine, tiny_executor, tiny_int8_kv_executor
 
 TEXT = "a prefix that several requests share, and "
 
@@ -32,6 +33,18 @@ def test_hits_are_computed_again_and_agree() -> None:
         report = engine.verifier.report
     assert (report.checked, report.mismatches, report.failed) == (2, 0, 0)
     assert report.max_difference < 1e-3
+
+
+@pytest.mark.skipif(not is_native_available(), reason="the C++ library does not run here")
+def test_hits_on_int8_kv_agree_to_the_last_bit() -> None:
+    """A recomputation writes the same integers: what was cached is not a rounding of what it stands for."""
+    with tiny_engine(tiny_int8_kv_executor(), verify_share=1.0) as engine:
+        for ending in ("one", "two", "three"):
+            run(engine, GenerateRequest(prompt(TEXT + ending), greedy()))
+        _wait_for_checks(engine, 2)
+        assert engine.verifier is not None
+        report = engine.verifier.report
+    assert (report.checked, report.mismatches, report.failed, report.max_difference) == (2, 0, 0, 0.0)
 
 
 def test_a_wrong_kv_is_found(caplog: pytest.LogCaptureFixture) -> None:

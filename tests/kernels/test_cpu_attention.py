@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from lmprog_kernels.cpu import available_levels
 from lmprog_runtime.step import ALL_KEYS, AttentionPlan
-from tests.support.attention_oracle import Case, dense_attention, mixed_case
+from tests.support.attention_oracle import Case, dense_attention, make_case, mixed_case
 from tests.support.native import attention
 
 LEVELS = available_levels()
-TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 3e-2}
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.int8: 3e-2}  # by the type of the pool
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -40,8 +40,8 @@ LENGTH, HEAD_DIM = 700, 64
 def _request(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
     """Queries, pool and slots of a request of LENGTH tokens."""
     generator = torch.Generator().manual_seed(0)
-    queries = torch.randn(LENGTH, 6, HEAD_DIM, generator=generator).to(dtype)
-    kv = torch.randn(1000, 2, 2, HEAD_DIM, generator=generator).to(dtype)
+    queries = torch.randn(LENGTH, 6, HEAD_DIM, generator=generator)
+    kv = torch.randn(1000, 2, 2, HEAD_DIM, generator=generator)
     return queries, kv, torch.randperm(1000, generator=generator)[:LENGTH].numpy().astype(np.int32)
 
 
@@ -52,7 +52,7 @@ def _extend(dtype: torch.dtype, first: int, last: int, cuts: set[int]) -> Case:
     starts = [0, *ends[:-1]]
     items = [(0, last - first, a, b - a, first - a, a) for a, b in zip(starts, ends, strict=True)]
     plan = AttentionPlan(slots[:last], np.array(items[::-1], np.int32))
-    return Case(queries[first:last], kv, plan, np.arange(first, last, dtype=np.int32))
+    return make_case(queries[first:last], kv, plan, np.arange(first, last, dtype=np.int32), dtype)
 
 
 @functools.cache
@@ -99,15 +99,16 @@ def test_a_shared_prefix_has_the_bits_of_separate_ones(level: str, dtype: torch.
         keys += list(slots[prefix : prefix + count])
         positions += range(prefix, prefix + count)
     plan = AttentionPlan(np.array(keys, np.int32), np.array(items, np.int32))
-    case = Case(queries[positions], kv, plan, np.array(positions, np.int32))
+    case = make_case(queries[positions], kv, plan, np.array(positions, np.int32), dtype)
     for threads in (1, 2):
         out = attention(level, case, scale=0.125, threads=threads)
         assert torch.equal(out, _in_one_go(level, dtype, None)[positions])
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_garbage_in_unused_slots_does_no_harm(level: str) -> None:
-    case = _extend(torch.bfloat16, 70, 90, {33})
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
+def test_garbage_in_unused_slots_does_no_harm(level: str, dtype: torch.dtype) -> None:
+    case = _extend(dtype, 70, 90, {33})
     expected = attention(level, case, scale=0.125)
     kv = torch.full_like(case.kv, torch.nan)
     used = torch.from_numpy(case.plan.key_slots.astype(np.int64))

@@ -17,11 +17,14 @@ from lmprog_runtime.model.cpu_executor import CpuExecutor
 from lmprog_runtime.model.model_spec import read_spec
 from lmprog_runtime.model.weights import open_weights
 from lmprog_runtime.ops.native import NATIVE_DTYPES, available_levels
+from tests.support.attention_oracle import int8_rows
 from tests.support.step_batches import Packer, Stream
 from tests.support.tiny_models import DESCRIBED, VOCAB, save_model
 
 LEVELS = available_levels()
 NUM_SLOTS = 1200
+INT8_KV = "+int8kv"  # behind a dtype: the pool in int8
+ALL_DTYPES = (*NATIVE_DTYPES, *(f"{dtype}{INT8_KV}" for dtype in ("float32", "bfloat16", "int8")))
 
 
 @functools.cache
@@ -35,7 +38,10 @@ def _executor(name: str, dtype: str, level: str | None = None, threads: int = 1)
     directory, _ = _model(name)
     spec = read_spec(directory)
     weights = open_weights(directory, spec)
-    return CpuExecutor(spec, weights, num_slots=NUM_SLOTS, dtype=dtype, threads=threads, level=level)
+    plain, has_int8_kv = dtype.removesuffix(INT8_KV), dtype.endswith(INT8_KV)
+    return CpuExecutor(
+        spec, weights, num_slots=NUM_SLOTS, dtype=plain, threads=threads, int8_kv=has_int8_kv, level=level
+    )
 
 
 def _tokens(count: int, seed: int = 0) -> list[int]:
@@ -68,12 +74,13 @@ def test_every_instruction_set(name: str, level: str) -> None:
     tokens = _tokens(40)
     expected = _expected(name, tokens)
     assert (_run(_executor(name, "float32", level), tokens) - expected).abs().max() < 1e-4
-    for dtype, bound in {"bfloat16": 0.05, "int8": 0.05, "int4": 0.5}.items():
+    bounds = {"bfloat16": 0.05, "int8": 0.05, "int4": 0.5, "float32+int8kv": 0.05, "bfloat16+int8kv": 0.05}
+    for dtype, bound in bounds.items():
         error = (_run(_executor(name, dtype, level), tokens) - expected).abs()
         assert error.max() < bound * expected.abs().max()
 
 
-@pytest.mark.parametrize("dtype", NATIVE_DTYPES)
+@pytest.mark.parametrize("dtype", ALL_DTYPES)
 @pytest.mark.parametrize("name", ["llama", "qwen2-window", "gemma2"])
 @pytest.mark.parametrize("level", LEVELS)
 def test_logits_have_the_same_bits_however_the_work_is_cut(name: str, dtype: str, level: str) -> None:
@@ -85,7 +92,7 @@ def test_logits_have_the_same_bits_however_the_work_is_cut(name: str, dtype: str
     assert torch.equal(_run(_executor(name, dtype, level, threads=2), tokens), cold)
 
 
-@pytest.mark.parametrize("dtype", NATIVE_DTYPES)
+@pytest.mark.parametrize("dtype", ALL_DTYPES)
 @pytest.mark.parametrize("name", ["llama", "qwen2-window"])
 def test_forks_and_batches_have_the_bits_of_single_runs(name: str, dtype: str) -> None:
     executor, packer = _executor(name, dtype), Packer(NUM_SLOTS)
@@ -99,7 +106,7 @@ def test_forks_and_batches_have_the_bits_of_single_runs(name: str, dtype: str) -
             assert torch.equal(got, _run(executor, prefix + tail)[len(prefix) :])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bfloat16+int8kv"])
 def test_a_trie_has_the_bits_of_its_paths(dtype: str) -> None:
     executor, packer = _executor("llama", dtype), Packer(NUM_SLOTS)
     prefix, trunk = _tokens(70), Stream()
@@ -121,14 +128,15 @@ def test_only_the_wanted_rows_are_returned() -> None:
     assert none.shape == (0, VOCAB)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "bfloat16+int8kv"])
 @pytest.mark.parametrize("seed", range(12))
-def test_steps_of_any_shape_have_the_same_bits_on_any_number_of_threads(seed: int) -> None:
+def test_steps_of_any_shape_have_the_same_bits_on_any_number_of_threads(seed: int, dtype: str) -> None:
     """Three heads of keys for two threads, so that work is shared out unevenly; parts that pass a chunk of 256 keys."""
     rng = np.random.default_rng(seed)
     shapes = [(int(rng.integers(0, 300)), int(rng.integers(1, 150))) for _ in range(int(rng.integers(1, 4)))]
     results = []
     for threads in (1, 2, 3):
-        executor = _executor("llama-three-kv-heads", "bfloat16", threads=threads)
+        executor = _executor("llama-three-kv-heads", dtype, threads=threads)
         executor.write_kv(
             np.arange(NUM_SLOTS, dtype=np.int32), np.full((NUM_SLOTS, _kv_bytes(executor)), 255, np.uint8)
         )
@@ -160,7 +168,7 @@ def test_kv_of_any_weights_can_be_compressed(dtype: str) -> None:
     assert len(half.encode(rows)) == exact.numel() * 2
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bfloat16+int8kv"])
 def test_kv_can_be_moved_to_other_slots(dtype: str) -> None:
     executor, packer, tokens = _executor("llama", dtype), Packer(NUM_SLOTS), _tokens(20)
     stream = Stream()
@@ -172,6 +180,30 @@ def test_kv_can_be_moved_to_other_slots(dtype: str) -> None:
         np.array(stream.slots, np.int32), np.zeros_like(executor.read_kv(np.array(stream.slots, np.int32)))
     )
     assert torch.equal(executor.step(packer.step([(moved, tokens[19:])])), expected)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_int8_rows_hold_each_head_to_half_a_step_of_its_own_scale(level: str) -> None:
+    """Of the first layer, whose K and V do not depend on attention; all its heads and scales, and the padding."""
+    name, tokens = "llama-three-kv-heads", _tokens(20)
+    rows = {}
+    for dtype in ("float32", "float32+int8kv"):
+        executor, packer, stream = _executor(name, dtype, level), Packer(NUM_SLOTS), Stream()
+        executor.step(packer.step([(stream, tokens)]))
+        rows[dtype] = torch.from_numpy(executor.decoder.kv[0][stream.slots])
+    exact = rows["float32"].view(torch.float32).view(20, 2, 3, 32)
+    expected, kept = int8_rows(exact), rows["float32+int8kv"].view(torch.int8)
+    codes = 2 * 3 * 32
+    assert kept.shape == expected.shape == (20, 256)
+    assert (kept[:, :codes].int() - expected[:, :codes].int()).abs().max() <= 1  # ties
+    assert (kept[:, :codes] == expected[:, :codes]).float().mean() > 0.99
+    scales = [each[:, codes : codes + 24].contiguous().view(torch.float32) for each in (kept, expected)]
+    assert torch.allclose(*scales, rtol=1e-6)
+
+
+def test_an_int8_pool_is_compressed_no_further() -> None:
+    with pytest.raises(ValueError, match="int8 cannot be compressed with 'bfloat16'; use 'raw'"):
+        codec_for("bfloat16", _executor("llama", "bfloat16+int8kv").kv_dtype)
 
 
 def test_two_keys_at_one_position_are_refused() -> None:

@@ -16,6 +16,30 @@ class Case(NamedTuple):
     kv: Tensor  # [slots, 2, kv_heads, head_dim]
     plan: AttentionPlan
     positions: np.ndarray  # [rows] int32
+    has_int8_pool: bool = False  # kv is then what such a pool can hold
+
+
+def make_case(queries: Tensor, kv: Tensor, plan: AttentionPlan, positions: np.ndarray, dtype: torch.dtype) -> Case:
+    """Queries and a pool of random numbers, rounded to what `dtype` of the pool makes of them."""
+    if dtype != torch.int8:
+        return Case(queries.to(dtype), kv.to(dtype), plan, positions)
+    codes, scales = quantize(kv)
+    return Case(queries.bfloat16(), codes.float() * scales, plan, positions, has_int8_pool=True)
+
+
+def quantize(kv: Tensor) -> tuple[Tensor, Tensor]:
+    """Symmetric int8 of every head of every token, and the scales [..., 1] float32; those of NaN are NaN."""
+    scales = kv.float().abs().amax(dim=-1, keepdim=True) / 127
+    return (kv.float() / scales.clamp_min(1e-30)).nan_to_num(77.0).round().to(torch.int8), scales
+
+
+def int8_rows(kv: Tensor) -> Tensor:
+    """The rows of an int8 pool, [slots, bytes] int8: K of all heads, V of all heads, and the scales of K and V by head,
+    in whole cache lines."""
+    codes, scales = quantize(kv)
+    parts = codes.flatten(1), scales.squeeze(-1).transpose(1, 2).contiguous().flatten(1).view(torch.int8)
+    rows = torch.cat(parts, dim=1)
+    return torch.nn.functional.pad(rows, (0, -rows.shape[1] % 64))
 
 
 def dense_attention(
@@ -99,9 +123,9 @@ def mixed_case(
     _cascade(builder)
     _trie(builder)
     torch.manual_seed(seed)
-    queries = torch.randn(len(builder.positions), heads, head_dim).to(dtype)
-    kv = torch.randn(400, 2, kv_heads, head_dim).to(dtype)
-    return Case(queries, kv, builder.plan(), np.array(builder.positions, np.int32))
+    queries = torch.randn(len(builder.positions), heads, head_dim)
+    kv = torch.randn(400, 2, kv_heads, head_dim)
+    return make_case(queries, kv, builder.plan(), np.array(builder.positions, np.int32), dtype)
 
 
 def _cascade(builder: PlanBuilder) -> None:

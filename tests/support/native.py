@@ -11,7 +11,7 @@ from torch import Tensor
 from lmprog_kernels.cpu.library import check, load_library
 from lmprog_kernels.cpu.packing import Memory, Packer, packed_bytes
 from lmprog_kernels.cpu.structs import FORMATS, Attention
-from tests.support.attention_oracle import Case
+from tests.support.attention_oracle import Case, int8_rows
 
 
 def linear(level: str, inputs: Tensor, weight: Tensor, dtype: str, *, threads: int = 1) -> Tensor:
@@ -31,14 +31,17 @@ def attention(
 ) -> Tensor:
     """[rows, heads, head_dim] float32. The head dimension must be a multiple of 32."""
     rows, heads, size = case.queries.shape
-    queries, kv = case.queries.float().contiguous(), case.kv.contiguous()
+    queries, pool = (
+        case.queries.float().contiguous(),
+        (int8_rows(case.kv) if case.has_int8_pool else case.kv.contiguous()),
+    )
     out = torch.full((rows, heads, size), torch.nan)
     arrays = [np.ascontiguousarray(a, np.int32) for a in (case.positions, case.plan.key_slots, case.plan.items)]
     request = Attention(
-        rows, heads, kv.shape[2], size,
-        FORMATS[str(kv.dtype).removeprefix("torch.")], window or 0, len(case.plan.items), threads,
+        rows, heads, case.kv.shape[2], size,
+        FORMATS[str(pool.dtype).removeprefix("torch.")], window or 0, len(case.plan.items), threads,
         scale, softcap or 0.0,
-        queries.data_ptr(), kv.data_ptr(), *(array.ctypes.data for array in arrays), out.data_ptr(),
+        queries.data_ptr(), pool.data_ptr(), *(array.ctypes.data for array in arrays), out.data_ptr(),
     )  # fmt: skip
     check(load_library(level).functions.lmk_attention(ctypes.byref(request)))
     return out

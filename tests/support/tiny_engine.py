@@ -13,6 +13,7 @@ from typing import Any
 from lmprog_runtime.cache import CacheConfig, CacheManager, Tiers
 from lmprog_runtime.constraint.base import Grammar
 from lmprog_runtime.engine import Engine
+from lmprog_runtime.model.cpu_executor import CpuExecutor
 from lmprog_runtime.model.decoder import TorchExecutor
 from lmprog_runtime.model.executor import Executor
 from lmprog_runtime.model.model_spec import read_spec
@@ -38,6 +39,13 @@ def tiny_directory() -> Path:
 def tiny_executor(num_slots: int = 1024) -> TorchExecutor:
     spec = read_spec(tiny_directory())
     return TorchExecutor(spec, open_weights(tiny_directory(), spec), num_slots=num_slots, dtype="float32", device="cpu")
+
+
+def tiny_int8_kv_executor(num_slots: int = 1024) -> CpuExecutor:
+    """The C++ one with KV in int8. The library must be there."""
+    spec = read_spec(tiny_directory())
+    weights = open_weights(tiny_directory(), spec)
+    return CpuExecutor(spec, weights, num_slots=num_slots, dtype="float32", threads=1, int8_kv=True)
 
 
 def no_constraints(constraint: Constraint | None, prefix_text: bytes) -> Grammar:

@@ -25,9 +25,10 @@ TOKEN_BYTES = 24
 
 def make(
     directory: Path | None = None, *, num_slots: int = 128, host_tokens: int = 0, write_on_hit: int | None = 1,
-    file_bytes: int = 10**6, page_size: int = 1,
+    file_bytes: int = 10**6, page_size: int = 1, kv_dtype: str = "fake",
 ) -> Driver:  # fmt: skip
     executor = FakeExecutor(num_slots)
+    executor.kv_dtype = kv_dtype
     config = TierConfig(
         host_bytes=host_tokens * TOKEN_BYTES, directory=directory, file_bytes=file_bytes, block_tokens=8,
         write_on_hit=write_on_hit,
@@ -98,6 +99,18 @@ def test_the_next_process_continues_from_the_files(tmp_path: Path) -> None:
     assert run(second, text, salt="a").cached_tokens == 0
     assert run(second, text, salt="").cached_tokens == 0
     second.scheduler.cache.close()
+
+
+def test_files_of_another_type_of_kv_are_a_miss(tmp_path: Path) -> None:
+    """Of as many bytes per token, so that nothing else tells them apart."""
+    text = prompt(60, seed=0)
+    first = make(tmp_path, write_on_hit=0)
+    run(first, text)
+    first.scheduler.cache.close()
+    for kv_dtype, loaded in (("int8", 0), ("fake", 56)):
+        other = make(tmp_path, write_on_hit=0, kv_dtype=kv_dtype)
+        assert run(other, text).loaded_tokens == (0, loaded)
+        other.scheduler.cache.close()
 
 
 def test_a_restart_loads_part_of_a_block_where_the_prompt_ends_in_it(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ struct LmkModel {
     int32_t num_heads, num_kv_heads;
     int32_t head_dim, head_size;
     int32_t gate;       // LmkGate
-    int32_t kv_format;  // LMK_FLOAT32 or LMK_BF16
+    int32_t kv_format;  // LMK_FLOAT32, LMK_BF16 or LMK_INT8
     int32_t embedding_format;  // LMK_FLOAT32 or LMK_BF16
     float norm_eps;
     float attention_scale, attention_softcap;  // a softcap of 0 is none
@@ -58,7 +58,7 @@ struct LmkModel {
     const void* embedding;    // [vocab, hidden] without padding
     const float* final_norm;  // [hidden]
     LmkLinear head;
-    void* kv;  // [layers, slots, 2, kv_heads, head_size]
+    void* kv;  // [layers, slots, ...]: a row as in kv_rows.h
 };
 
 // One step; see StepBatch for the meaning of the arrays.
@@ -111,7 +111,7 @@ struct LmkAttention {
     int32_t kv_format, window, num_items, num_threads;
     float scale, softcap;
     const float* queries;
-    const void* kv;  // [slots, 2, kv_heads, head_size]
+    const void* kv;  // [slots, ...]: a row as in kv_rows.h
     const int32_t* positions;
     const int32_t* key_slots;
     const int32_t* items;

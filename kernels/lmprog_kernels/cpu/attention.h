@@ -41,7 +41,7 @@ class UnitAttention {
    private:
     // Dense units are bound by arithmetic: one head at a time keeps their states small.
     int heads_per_pass(const AttentionUnit& unit) const {
-        return is_dense(unit) ? 1 : std::max(1, kPassBytes / static_cast<int>(2 * size_ * sizeof(KV)));
+        return is_dense(unit) ? 1 : heads_of_pass<KV>(size_);
     }
     bool is_dense(const AttentionUnit& unit) const { return unit.row_count * group_ >= kDenseStates; }
 
@@ -55,6 +55,7 @@ class UnitAttention {
             const States states = is_first ? merged : scratch_.chunk_states();
             const ChunkTiles& chunk = plan_.chunks[c];
             for (int t = chunk.begin; t < chunk.end; t++) score(c, t, heads);
+            if constexpr (kIsScaled<KV>) gather_scales(chunk, heads);
             weigh(chunk, heads, states);
             for (int t = chunk.begin; t < chunk.end; t++) mix(plan_.tiles[t], heads, states, t > chunk.begin);
             if (!is_first) keep(chunk, heads);
@@ -77,11 +78,39 @@ class UnitAttention {
             }
         }
     }
+
+    // Of the keys of a chunk's tiles, and of lanes behind them.
+    void gather_scales(const ChunkTiles& chunk, Heads heads) {
+        const KvShape<KV> shape = layer_.kv_shape();
+        const size_t stride = shape.stride();
+        for (int t = chunk.begin; t < chunk.end; t++) {
+            const KeyTile& tile = plan_.tiles[t];
+            const int32_t* slots = plan_.slots.data() + tile.slots;
+            for (int key = 0; key < vectors_of(tile) * kLanes; key++) {
+                const KV* row = layer_.kv + static_cast<size_t>(slots[key]) * stride + shape.scale_offset(heads.begin);
+                const float* from = reinterpret_cast<const float*>(row);
+                for (int h = 0; h < heads.count(); h++) {
+                    const size_t to = static_cast<size_t>(h) * kChunk + tile.offset + key;
+                    for (int part = 0; part < 2; part++) scratch_.scales[part][to] = from[2 * h + part];
+                }
+            }
+        }
+    }
+    // Of K (part 0) or V of one head of the pass; null for pools without scales.
+    const float* scales_of(int part, int head) const {
+        return kIsScaled<KV> ? scratch_.scales[part].data() + static_cast<size_t>(head) * kChunk : nullptr;
+    }
+
     RowsAhead rows_ahead(int chunk, Heads heads) const {
         const int next = chunk_after(chunk, heads);
-        const size_t head_bytes = size_ * sizeof(KV);
-        return {reinterpret_cast<const char*>(layer_.kv) + heads.begin * head_bytes, 2 * layer_.kv_heads * head_bytes,
-                layer_.kv_heads * head_bytes, heads.count() * head_bytes, slots_of(chunk),
+        const KvShape<KV> shape = layer_.kv_shape();
+        const size_t head_bytes = size_ * sizeof(KV), first = heads.begin * head_bytes;
+        return {reinterpret_cast<const char*>(layer_.kv) + first,
+                shape.stride() * sizeof(KV),
+                layer_.kv_heads * head_bytes,
+                shape.scale_offset(heads.begin) - first,
+                heads.count() * head_bytes,
+                slots_of(chunk),
                 next < 0 ? SlotRange{nullptr, nullptr} : slots_of(next)};
     }
 
@@ -102,7 +131,7 @@ class UnitAttention {
 
     TileRows<KV> rows(const KeyTile& tile, Heads heads, bool values) const {
         const int head = heads.begin + (values ? layer_.kv_heads : 0);
-        return {layer_.kv + static_cast<size_t>(head) * size_, static_cast<size_t>(2) * layer_.kv_heads * size_,
+        return {layer_.kv + static_cast<size_t>(head) * size_, layer_.kv_shape().stride(),
                 plan_.slots.data() + tile.slots, tile.count, heads.count(), size_};
     }
 
@@ -149,8 +178,10 @@ class UnitAttention {
             if (row < kept) reset_state(states, i, size_);
             if (row < chunk.first_row) continue;
             const size_t at = static_cast<size_t>(i) * kChunk;
-            states.tops[i] = finish_scores(plan_, chunk, row, layer_.softcap, scratch_.scores.data() + at);
-            states.totals[i] = make_weights(plan_, chunk, scratch_.scores.data() + at, states.tops[i],
+            const int head = i / states_;
+            float* scores = scratch_.scores.data() + at;
+            states.tops[i] = finish_scores(plan_, chunk, row, layer_.softcap, scales_of(0, head), scores);
+            states.totals[i] = make_weights(plan_, chunk, scores, states.tops[i], scales_of(1, head),
                                             scratch_.weights.data() + at);
         }
     }

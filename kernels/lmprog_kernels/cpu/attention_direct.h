@@ -59,6 +59,7 @@ void score_direct(const TileRows<KV>& keys, const QueryOf<KV>* queries, float* s
     const char* lines[kMostPassBytes / 64 * kLanes + RowsAhead::kOverrun];
     for (int key = 0; key < keys.count; key += kLanes) {
         ahead.list(first + key, keys.heads * head_lines, lines);
+        if constexpr (kIsScaled<KV>) ahead.fetch_scales(first + key);
         size_t line = 0;
         const KV* rows[kLanes];
         for (int i = 0; i < kLanes; i++) rows[i] = keys.base + keys.slots[key + i] * keys.stride;
@@ -76,14 +77,13 @@ void score_direct(const TileRows<KV>& keys, const QueryOf<KV>* queries, float* s
 
 #if defined(__AVX512BF16__)
 // The right operands that the values of one step of keys make: element by element, in pairs of keys.
-template <int kVectors>
-LMK_INLINE void load_values(const uint16_t* even, const uint16_t* odd, __m512bh (&w)[kVectors]) {
-    const Bits low = pairing_of_low_elements(), high = pairing_of_high_elements();
+template <class KV, int kVectors>
+LMK_INLINE void load_values(const KV* even, const KV* odd, __m512bh (&w)[kVectors]) {
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; v += 2) {
-        const Bits a = load_bits(even + v * kLanes), b = load_bits(odd + v * kLanes);
-        w[v] = reinterpret_cast<__m512bh>(_mm512_permutex2var_epi16(a, low, b));
-        w[v + 1] = reinterpret_cast<__m512bh>(_mm512_permutex2var_epi16(a, high, b));
+        const Pairs pairs = pair_values(even + v * kLanes, odd + v * kLanes);
+        w[v] = reinterpret_cast<__m512bh>(pairs.low);
+        w[v + 1] = reinterpret_cast<__m512bh>(pairs.high);
     }
 }
 #endif

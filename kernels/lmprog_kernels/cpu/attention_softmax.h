@@ -10,9 +10,9 @@ inline void store_weight(uint16_t* p, Floats x) { store_bf16(p, x); }
 
 inline int vectors_of(const KeyTile& tile) { return (tile.count + kLanes - 1) / kLanes; }
 
-// Caps and masks a row's scores in place. Returns the largest.
+// Scales, caps and masks a row's scores in place. `scales`: of the keys, or null. Returns the largest.
 inline float finish_scores(const AttentionSchedule& plan, const ChunkTiles& chunk, int row, float softcap,
-                           float* scores) {
+                           const float* scales, float* scores) {
     Floats top = broadcast(kNoKeys);
     for (int t = chunk.begin; t < chunk.end; t++) {
         const KeyTile tile = plan.tiles[t];
@@ -21,19 +21,21 @@ inline float finish_scores(const AttentionSchedule& plan, const ChunkTiles& chun
         for (int v = 0; v < vectors; v++) {
             float* at = scores + tile.offset + v * kLanes;
             Floats s = load(at);
+            if (scales) s = mul(s, load(scales + tile.offset + v * kLanes));
             if (softcap > 0.0f) s = mul(tanh(mul(s, broadcast(1.0f / softcap))), broadcast(softcap * kLog2E));
             if (~mask) s = choose(static_cast<uint32_t>(mask >> (v * kLanes)), s, broadcast(kMasked));
-            if (~mask || softcap > 0.0f) store(at, s);
+            if (~mask || softcap > 0.0f || scales) store(at, s);
             top = max(top, s);
         }
     }
     return maximum(top);
 }
 
-// 2^(score - top) of a row's keys, and their sum. Weights of masked keys are exactly 0.
+// 2^(score - top) of a row's keys, times `scales` of their values if not null, and their sum without the scales. Weights
+// of masked keys are exactly 0.
 template <class Input>
 float make_weights(const AttentionSchedule& plan, const ChunkTiles& chunk, const float* scores, float top,
-                   Input* weights) {
+                   const float* scales, Input* weights) {
     Floats total = zero();
     for (int t = chunk.begin; t < chunk.end; t++) {
         const KeyTile tile = plan.tiles[t];
@@ -42,7 +44,7 @@ float make_weights(const AttentionSchedule& plan, const ChunkTiles& chunk, const
             const int at = tile.offset + v * kLanes;
             const Floats weight = exp2(sub(load(scores + at), broadcast(top)));
             total = add(total, weight);
-            store_weight(weights + at, weight);
+            store_weight(weights + at, scales ? mul(weight, load(scales + at)) : weight);
         }
     }
     return sum(total);

@@ -21,19 +21,20 @@ class RowsAhead {
    public:
     static constexpr int kLead = 32;
 
-    // `keys`: K of the first head in slot 0. Sizes in bytes: of a slot, from K to V, and of all the heads' K.
-    RowsAhead(const char* keys, size_t slot, size_t to_values, size_t heads, SlotRange now, SlotRange then)
-        : keys_(keys), slot_(slot), to_values_(to_values), heads_(heads), now_(now), then_(then) {}
+    // `keys`: K of the first head in slot 0. Sizes in bytes: of a slot, from K to V, from K to the scales of an int8 pool,
+    // and of all the heads' K.
+    RowsAhead(const char* keys, size_t slot, size_t to_values, size_t to_scales, size_t heads, SlotRange now,
+              SlotRange then)
+        : keys_(keys), slot_(slot), to_values_(to_values), to_scales_(to_scales), heads_(heads), now_(now), then_(then) {}
 
     // `count` lines to fetch while tokens first to first + kLanes - 1 of `now` are computed. Room for kOverrun more.
-    static constexpr int kOverrun = 16;
+    static constexpr int kOverrun = 20;
     void list(int first, int count, const char** lines) const {
-        const int row_lines = static_cast<int>(heads_ / 64);
+        const int row_lines = static_cast<int>((heads_ + 63) / 64);
         const char** at = lines;
         for (int token = first + kLead; at < lines + count; token++) {
-            const int later = token - now_.count();
-            if (later >= then_.count()) break;
-            const char* row = keys_ + (later < 0 ? now_.begin[token] : then_.begin[later]) * slot_;
+            const char* row = row_of(token);
+            if (!row) break;
             store_lines(at, row, row_lines);
             store_lines(at + row_lines, row + to_values_, row_lines);
             at += 2 * row_lines;
@@ -41,7 +42,21 @@ class RowsAhead {
         for (; at < lines + count; at++) *at = keys_;
     }
 
+    // Fetches the scales of kLanes tokens, at once: they are few.
+    void fetch_scales(int first) const {
+        for (int token = first + kLead; token < first + kLead + kLanes; token++) {
+            if (const char* row = row_of(token)) prefetch(row + to_scales_);
+        }
+    }
+
    private:
+    // Of the `token`th token from the start of `now`, or null behind the end of `then`.
+    LMK_INLINE const char* row_of(int token) const {
+        const int later = token - now_.count();
+        if (later >= then_.count()) return nullptr;
+        return keys_ + (later < 0 ? now_.begin[token] : then_.begin[later]) * slot_;
+    }
+
     // May write up to three more.
     static LMK_INLINE void store_lines(const char** at, const char* first, int count) {
         __m256i lines = _mm256_add_epi64(_mm256_set1_epi64x(reinterpret_cast<int64_t>(first)),
@@ -53,7 +68,7 @@ class RowsAhead {
     }
 
     const char* keys_;
-    size_t slot_, to_values_, heads_;
+    size_t slot_, to_values_, to_scales_, heads_;
     SlotRange now_, then_;
 };
 
@@ -61,12 +76,17 @@ class RowsAhead {
 
 inline Floats load_element(const float* p) { return load(p); }
 inline Floats load_element(const uint16_t* p) { return load_bf16(p); }
+inline Floats load_element(const int8_t* p) { return load_int8(p); }
 
 // kLanes units of 32 bits of a key, in the type of the product's right operand.
 template <class Product, class KV>
 LMK_INLINE Bits load_key(const KV* key) {
     if constexpr (sizeof(typename Product::Weight) == sizeof(KV)) {
         return load_bits(key);
+#if defined(__AVX512BF16__)
+    } else if constexpr (Product::kDepth == 2) {  // int8 is exact in bf16
+        return reinterpret_cast<Bits>(_mm512_cvtne2ps_pbh(load_element(key + kLanes), load_element(key)));
+#endif
     } else {
         return bits_of(load_element(key));
     }
@@ -102,17 +122,32 @@ inline Bits pairing_of_high_elements() {
     return _mm512_add_epi16(pairing_of_low_elements(), _mm512_set1_epi16(16));
 }
 
+// 32 elements of the values of two keys, element by element as bf16: the first 16 pairs, and the others.
+struct Pairs {
+    Bits low, high;
+};
+LMK_INLINE Pairs pair_values(const uint16_t* even, const uint16_t* odd) {
+    const Bits a = load_bits(even), b = load_bits(odd);
+    return {_mm512_permutex2var_epi16(a, pairing_of_low_elements(), b),
+            _mm512_permutex2var_epi16(a, pairing_of_high_elements(), b)};
+}
+// The upper half of a float32 is its bf16, and the lower half of a small integer is zero.
+LMK_INLINE Pairs pair_values(const int8_t* even, const int8_t* odd) {
+    const Bits low = _mm512_srli_epi32(bits_of(load_int8(even)), 16);
+    const Bits high = _mm512_srli_epi32(bits_of(load_int8(even + kLanes)), 16);
+    return {_mm512_or_si512(low, bits_of(load_int8(odd))), _mm512_or_si512(high, bits_of(load_int8(odd + kLanes)))};
+}
+
 // Values of two keys element by element: out[pair of keys][element][2].
-inline void arrange_values(const uint16_t* values, size_t stride, const int32_t* slots, int count, int head_size,
-                           uint16_t* out) {
-    const Bits low = pairing_of_low_elements(), high = pairing_of_high_elements();
+template <class KV>
+void arrange_values(const KV* values, size_t stride, const int32_t* slots, int count, int head_size, uint16_t* out) {
     for (int key = 0; key < count; key += 2, out += 2 * head_size) {
-        const uint16_t* even = values + static_cast<size_t>(slots[key]) * stride;
-        const uint16_t* odd = values + static_cast<size_t>(slots[key + 1]) * stride;
+        const KV* even = values + static_cast<size_t>(slots[key]) * stride;
+        const KV* odd = values + static_cast<size_t>(slots[key + 1]) * stride;
         for (int d = 0; d < head_size; d += 32) {
-            const Bits a = load_bits(even + d), b = load_bits(odd + d);
-            store_bits(out + 2 * d, _mm512_permutex2var_epi16(a, low, b));
-            store_bits(out + 2 * d + 32, _mm512_permutex2var_epi16(a, high, b));
+            const Pairs pairs = pair_values(even + d, odd + d);
+            store_bits(out + 2 * d, pairs.low);
+            store_bits(out + 2 * d + 32, pairs.high);
         }
     }
 }

@@ -5,6 +5,7 @@
 
 #include "attention_plan.h"
 #include "buffers.h"
+#include "kv_rows.h"
 #include "product.h"
 
 namespace lmk {
@@ -30,6 +31,10 @@ template <>
 struct AttentionTypes<uint16_t> {
     using Product = Bf16Product;
 };
+template <>
+struct AttentionTypes<int8_t> {
+    using Product = Bf16Product;
+};
 #endif
 template <class KV>
 using QueryOf = typename AttentionTypes<KV>::Product::Input;
@@ -38,14 +43,22 @@ using QueryOf = typename AttentionTypes<KV>::Product::Input;
 template <class KV>
 struct AttentionLayer {
     const QueryOf<KV>* queries;  // [rows, heads, head_size], scaled
-    const KV* kv;                // [slots, 2, kv_heads, head_size]
+    const KV* kv;                // [slots, ...]: see KvShape
     int heads, kv_heads, head_size;
     float softcap;    // with it, scores come in natural units, else in units of log2
     Inputs out;       // [rows, heads * head_size]
     float* partials;  // [partials, heads, head_size] unnormalised
     float* tops;      // [partials, heads]
     float* totals;    // [partials, heads]
+
+    KvShape<KV> kv_shape() const { return {kv_heads, head_size}; }
 };
+
+// Heads of a pass over a chunk of which few rows see anything.
+template <class KV>
+int heads_of_pass(int head_size) {
+    return std::max(1, kPassBytes / static_cast<int>(2 * head_size * sizeof(KV)));
+}
 
 // States that a thread holds at once: a dense block of one head, or a few rows of all heads.
 inline int most_states(int group, int kv_heads) {
@@ -70,6 +83,9 @@ class AttentionScratch {
         values.reserve(static_cast<size_t>(kTile) * head_size);
         scores.reserve(static_cast<size_t>(states) * kChunk);
         weights.reserve(static_cast<size_t>(states) * kChunk);
+        if constexpr (kIsScaled<KV>) {
+            for (Buffer<float>& part : scales) part.reserve(static_cast<size_t>(heads_of_pass<KV>(head_size)) * kChunk);
+        }
         for (int i = 0; i < 2; i++) {
             state_values[i].reserve(static_cast<size_t>(states) * head_size);
             state_tops[i].reserve(states);
@@ -84,6 +100,7 @@ class AttentionScratch {
     Buffer<Weight> values;   // [kTile / depth, head_size, depth]
     Buffer<float> scores;    // [states, kChunk]
     Buffer<Input> weights;   // [states, kChunk]
+    Buffer<float> scales[2];  // of K and of V, for int8: [heads, kChunk]
 
    private:
     Buffer<float> state_values[2], state_tops[2], state_totals[2];

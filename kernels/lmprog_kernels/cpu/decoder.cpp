@@ -30,6 +30,13 @@ int guarded(const Work& work) {
     }
 }
 
+// Calls `work` with a value of the type of a pool's elements.
+template <class Work>
+auto with_elements(int32_t kv_format, const Work& work) {
+    if (kv_format == LMK_INT8) return work(int8_t{});
+    return kv_format == LMK_FLOAT32 ? work(float{}) : work(uint16_t{});
+}
+
 template <class KV>
 void attention_alone(const LmkAttention& a) {
     const int group = a.num_heads / a.num_kv_heads, size = a.num_heads * a.head_size;
@@ -99,7 +106,7 @@ LMK_EXPORT int lmk_linear(const LmkLinear* linear, const float* inputs, int32_t 
 
 LMK_EXPORT int lmk_attention(const LmkAttention* attention) {
     return guarded([&] {
-        attention->kv_format == LMK_FLOAT32 ? attention_alone<float>(*attention) : attention_alone<uint16_t>(*attention);
+        with_elements(attention->kv_format, [&](auto element) { attention_alone<decltype(element)>(*attention); });
     });
 }
 
@@ -107,8 +114,8 @@ LMK_EXPORT int lmk_attention(const LmkAttention* attention) {
 LMK_EXPORT Decoder* lmk_decoder_new(const LmkModel* model) {
     Decoder* decoder = nullptr;
     guarded([&] {
-        decoder = model->kv_format == LMK_FLOAT32 ? static_cast<Decoder*>(new DecoderOf<float>(*model))
-                                                  : new DecoderOf<uint16_t>(*model);
+        decoder = with_elements(model->kv_format,
+                                [&](auto element) -> Decoder* { return new DecoderOf<decltype(element)>(*model); });
     });
     return decoder;
 }

@@ -40,7 +40,7 @@ class Decoder {
     virtual void step(const LmkStep& step, int threads, double* phase_seconds) = 0;
 };
 
-// KV: float or bf16 (uint16_t) elements of the pool.
+// KV: float, bf16 (uint16_t) or int8_t elements of the pool.
 template <class KV>
 class DecoderOf : public Decoder {
    public:
@@ -223,9 +223,9 @@ class DecoderOf : public Decoder {
     float* rotation_of(int rope, int row) const {
         return rotations_[rope].data() + static_cast<size_t>(row) * 2 * ropes_[rope].pairs;
     }
+    KvShape<KV> kv_shape() const { return {model_.num_kv_heads, model_.head_size}; }
     KV* layer_kv(int layer) const {
-        const size_t slot = static_cast<size_t>(2) * model_.num_kv_heads * model_.head_size;
-        return static_cast<KV*>(model_.kv) + static_cast<size_t>(layer) * model_.num_slots * slot;
+        return static_cast<KV*>(model_.kv) + static_cast<size_t>(layer) * model_.num_slots * kv_shape().stride();
     }
 
     // Queries into their buffer, keys and values into the pool.
@@ -249,8 +249,8 @@ class DecoderOf : public Decoder {
         if (is_query) {
             store_as(queries_.data() + (static_cast<size_t>(row) * model_.num_heads + head) * size, out, size);
         } else {
-            const size_t slot = static_cast<size_t>(step.slots[row]) * 2 * model_.num_kv_heads;
-            store_as(layer_kv(index) + (slot + kv_head) * size, out, size);
+            KV* token = layer_kv(index) + static_cast<size_t>(step.slots[row]) * kv_shape().stride();
+            store_kv(kv_shape(), token, kv_head, out);
         }
     }
 

@@ -19,20 +19,31 @@ from lmprog_kernels.cpu.scratch import Recycled
 Int32Array = NDArray[np.int32]
 
 
+_KV_FORMATS = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8: "int8"}
+
+
+def kv_slot_bytes(spec: SpecLike, dtype: torch.dtype) -> int:
+    """Of a token's K and V in one layer. kv_rows.h has the layout."""
+    size = 2 * spec.num_kv_heads * round_up(spec.head_dim) * dtype.itemsize
+    return size if dtype != torch.int8 else round_up(size + 2 * spec.num_kv_heads * 4, 64)
+
+
 class Decoder:
     """Packed weights, the KV pool, and the native step. One thread at a time.
 
     "int8" and "int4" weights multiply with int8 inputs in groups of 32. The pool is float32 for float32 weights and
-    bfloat16 for all others. The residual stream, sums and logits are float32. `kv` is the pool as
-    [layers, slots, bytes of a slot] uint8.
+    bfloat16 for all others, unless it is int8: K and V of each head with a scale of their own, from the token alone.
+    The residual stream, sums and logits are float32. `kv` is the pool as [layers, slots, bytes of a slot] uint8.
     """
 
-    def __init__(self, spec: SpecLike, weights: PackedWeights, *, num_slots: int, threads: int) -> None:
+    def __init__(
+        self, spec: SpecLike, weights: PackedWeights, *, num_slots: int, threads: int, int8_kv: bool = False
+    ) -> None:
         self.threads = threads
         self.phase_seconds: NDArray[np.float64] | None = None  # set to zeros(len(PHASES)) to measure
-        self.kv_dtype = weights.kv_dtype
+        self.kv_dtype = torch.int8 if int8_kv else weights.kv_dtype
         self._spec, self._weights, self._library = spec, weights, weights.library
-        slot_bytes = 2 * spec.num_kv_heads * round_up(spec.head_dim) * self.kv_dtype.itemsize
+        slot_bytes = kv_slot_bytes(spec, self.kv_dtype)
         self._pool = Memory(spec.num_layers * num_slots * slot_bytes)
         pool = self._pool.bytes[: spec.num_layers * num_slots * slot_bytes]
         self.kv: NDArray[np.uint8] = pool.view(spec.num_layers, num_slots, slot_bytes).numpy()
@@ -69,7 +80,6 @@ class Decoder:
 
     def _create(self, num_slots: int) -> int:
         spec, weights = self._spec, self._weights
-        kv_format = structs.FORMATS["float32" if self.kv_dtype == torch.float32 else "bfloat16"]
         model = structs.Model(
             num_layers=spec.num_layers,
             num_ropes=len(spec.ropes),
@@ -82,14 +92,14 @@ class Decoder:
             head_dim=spec.head_dim,
             head_size=round_up(spec.head_dim),
             gate=structs.GATES[spec.activation],
-            kv_format=kv_format,
-            embedding_format=kv_format,
+            kv_format=structs.FORMATS[_KV_FORMATS[self.kv_dtype]],
+            embedding_format=structs.FORMATS[_KV_FORMATS[weights.kv_dtype]],
             norm_eps=spec.norm_eps,
             attention_scale=spec.attention_scale,
             attention_softcap=spec.attention_softcap or 0.0,
             logit_scale=spec.logit_scale,
             logit_softcap=spec.logit_softcap or 0.0,
-            embedding_scale=torch.tensor(spec.embedding_scale, dtype=self.kv_dtype).item(),
+            embedding_scale=torch.tensor(spec.embedding_scale, dtype=weights.kv_dtype).item(),
             residual_scale=spec.residual_scale,
             num_slots=num_slots,
             ropes=self._ropes(),

@@ -64,7 +64,7 @@ class PackedWeights(NamedTuple):
 
 
 def kv_dtype(dtype: str) -> torch.dtype:
-    """Of the KV pool and of the embedding, for weights of `dtype`."""
+    """Of the embedding, and of the KV pool unless it is int8, for weights of `dtype`."""
     return torch.float32 if dtype == "float32" else torch.bfloat16
 
 

@@ -97,6 +97,10 @@ inline Floats load_bf16(const uint16_t* p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw), 16));
 }
 
+inline Floats load_int8(const int8_t* p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+
 inline Bits load_bits(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 inline void store_bits(void* p, Bits x) { _mm256_storeu_si256(static_cast<__m256i*>(p), x); }
 inline Bits bits_of(Floats x) { return _mm256_castps_si256(x); }

@@ -79,6 +79,10 @@ inline Floats load_bf16(const uint16_t* p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(raw), 16));
 }
 
+inline Floats load_int8(const int8_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+
 inline Bits load_bits(const void* p) { return _mm512_loadu_si512(p); }
 inline void store_bits(void* p, Bits x) { _mm512_storeu_si512(p, x); }
 inline Bits bits_of(Floats x) { return _mm512_castps_si512(x); }
