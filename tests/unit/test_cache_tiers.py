@@ -109,7 +109,7 @@ def test_files_of_another_type_of_kv_are_a_miss(tmp_path: Path) -> None:
     first.scheduler.cache.close()
     for kv_dtype, loaded in (("int8", 0), ("fake", 56)):
         other = make(tmp_path, write_on_hit=0, kv_dtype=kv_dtype)
-        assert run(other, text).loaded_tokens == (0, loaded)
+        assert sum(run(other, text).loaded_tokens) == loaded
         other.scheduler.cache.close()
 
 
