@@ -65,13 +65,19 @@ inline InputType input_type(int32_t format) {
     return InputType::kFloat;
 }
 
-// Rows of inputs. Int8 rows carry one scale per group and the sum of the group's integers.
+// Of a group of int8 inputs: their scale, and Inputs::offset_unit times their sum.
+struct GroupFactors {
+    float scale;
+    int32_t offset;
+};
+
+// Rows of inputs.
 struct Inputs {
     InputType type;
     int stride;  // elements per row, a multiple of kGroup
     void* data;
-    float* scales;  // [rows, stride / kGroup]
-    int32_t* sums;  // [rows, stride / kGroup]
+    GroupFactors* factors = nullptr;  // of int8: [rows, stride / kGroup]
+    int32_t offset_unit = 1;          // for int8 weights -128, because they are stored as w + 128
 
     template <class T>
     T* row(int index) const {
@@ -85,21 +91,17 @@ class InputBuffer {
         const InputType type = input_type(format);
         const size_t count = static_cast<size_t>(rows) * columns;
         bytes_.reserve(count * (type == InputType::kFloat ? 4 : type == InputType::kBf16 ? 2 : 1));
-        if (type == InputType::kInt8) {
-            scales_.reserve(count / kGroup);
-            sums_.reserve(count / kGroup);
-        }
-        return {type, columns, bytes_.data(), scales_.data(), sums_.data()};
+        if (type == InputType::kInt8) factors_.reserve(count / kGroup);
+        return {type, columns, bytes_.data(), factors_.data(), format == LMK_INT8 ? -128 : 1};
     }
 
    private:
     Buffer<char> bytes_;
-    Buffer<float> scales_;
-    Buffer<int32_t> sums_;
+    Buffer<GroupFactors> factors_;
 };
 
 // Symmetric int8 with the largest magnitude at 127.
-inline void quantize_group(const float* values, int8_t* out, float* scale, int32_t* sum) {
+inline GroupFactors quantize_group(const float* values, int8_t* out, int32_t offset_unit) {
     Floats top = zero();
     for (int i = 0; i < kGroup; i += kLanes) top = max(top, absolute(load(values + i)));
     const float largest = maximum(top);
@@ -110,8 +112,7 @@ inline void quantize_group(const float* values, int8_t* out, float* scale, int32
         store_int8(out + i, q);
         total = add_int(total, q);
     }
-    *scale = largest / 127.0f;
-    *sum = sum_int(total);
+    return {largest / 127.0f, offset_unit * sum_int(total)};
 }
 
 // Writes `count` values (a multiple of kGroup, at a multiple of kGroup) into a row.
@@ -125,7 +126,7 @@ inline void put(const Inputs& inputs, int row, int column, const float* values, 
         const size_t group = (static_cast<size_t>(row) * inputs.stride + column) / kGroup;
         int8_t* out = inputs.row<int8_t>(row) + column;
         for (int g = 0; g < count / kGroup; g++) {
-            quantize_group(values + g * kGroup, out + g * kGroup, inputs.scales + group + g, inputs.sums + group + g);
+            inputs.factors[group + g] = quantize_group(values + g * kGroup, out + g * kGroup, inputs.offset_unit);
         }
     }
 }

@@ -58,7 +58,7 @@ void attention_alone(const LmkAttention& a) {
         store_as(queries.data() + at, scaled.data(), size);
     }
     const AttentionLayer<KV> layer{queries.data(), static_cast<const KV*>(a.kv), a.num_heads, a.num_kv_heads,
-                                   a.head_size, a.softcap, Inputs{InputType::kFloat, size, a.out, nullptr, nullptr},
+                                   a.head_size, a.softcap, Inputs{InputType::kFloat, size, a.out},
                                    values.data(), tops.data(), totals.data()};
     std::atomic<int> taken{0};
     run_team(a.num_threads, [&](const Member& member) {

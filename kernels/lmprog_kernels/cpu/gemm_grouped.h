@@ -28,21 +28,21 @@ struct Int8Group {
     static constexpr int kStepBytes = kPanel * 4;
     static constexpr int kBytes = kSteps * kStepBytes + kPanel * 2;
 
-    static LMK_INLINE int32_t start(int32_t input_sum) { return -128 * input_sum; }
+    static LMK_INLINE Bits start(Bits offset) { return offset; }
 
     template <int kRows>
-    static LMK_INLINE void step(const uint8_t* w, const int8_t* inputs, size_t stride, Bits (&c)[kRows][2]) {
+    static LMK_INLINE void step(const uint8_t* w, const RowWalk<int8_t, kRows>& inputs, int at, Bits (&c)[kRows][2]) {
         const Bits low = load_bits(w), high = load_bits(w + sizeof(Bits));
 #pragma GCC unroll 8
         for (int m = 0; m < kRows; m++) {
-            const Bits x = input_quad(inputs + m * stride);
+            const Bits x = input_quad(inputs.row(m) + at);
             c[m][0] = dot_bytes(c[m][0], low, x);
             c[m][1] = dot_bytes(c[m][1], high, x);
         }
     }
 
-    static LMK_INLINE Floats add_group(Floats sum, Bits c, const uint16_t* scales, float input_scale, int32_t) {
-        return fma(to_floats(c), mul(broadcast(input_scale), load_f16(scales)), sum);
+    static LMK_INLINE Floats add_group(Floats sum, Bits c, const uint16_t* scales, Floats input_scale, Bits) {
+        return fma(to_floats(c), mul(input_scale, load_f16(scales)), sum);
     }
 };
 
@@ -53,23 +53,23 @@ struct Int4Group {
     static constexpr int kStepBytes = kPanel * 4;
     static constexpr int kBytes = kSteps * kStepBytes + kPanel * 4;
 
-    static LMK_INLINE int32_t start(int32_t) { return 0; }
+    static LMK_INLINE Bits start(Bits) { return broadcast_int(0); }
 
     template <int kRows>
-    static LMK_INLINE void step(const uint8_t* w, const int8_t* inputs, size_t stride, Bits (&c)[kRows][2]) {
+    static LMK_INLINE void step(const uint8_t* w, const RowWalk<int8_t, kRows>& inputs, int at, Bits (&c)[kRows][2]) {
         const Bits a = load_bits(w), b = load_bits(w + sizeof(Bits));
         const Bits a_low = low_nibbles(a), a_high = high_nibbles(a), b_low = low_nibbles(b), b_high = high_nibbles(b);
 #pragma GCC unroll 8
         for (int m = 0; m < kRows; m++) {
-            const Bits x = input_quad(inputs + m * stride), y = input_quad(inputs + m * stride + 4);
+            const Bits x = input_quad(inputs.row(m) + at), y = input_quad(inputs.row(m) + at + 4);
             c[m][0] = dot_nibbles(dot_nibbles(c[m][0], a_low, x), a_high, y);
             c[m][1] = dot_nibbles(dot_nibbles(c[m][1], b_low, x), b_high, y);
         }
     }
 
-    static LMK_INLINE Floats add_group(Floats sum, Bits c, const uint16_t* scales, float input_scale, int32_t input_sum) {
-        const Floats minima = mul(broadcast(static_cast<float>(input_sum)), load_f16(scales + kPanel));
-        return fma(broadcast(input_scale), fma(to_floats(c), load_f16(scales), minima), sum);
+    static LMK_INLINE Floats add_group(Floats sum, Bits c, const uint16_t* scales, Floats input_scale, Bits offset) {
+        const Floats minima = mul(to_floats(offset), load_f16(scales + kPanel));
+        return fma(input_scale, fma(to_floats(c), load_f16(scales), minima), sum);
     }
 };
 
@@ -78,9 +78,8 @@ template <class Group, int kRows>
     constexpr int kInputs = kGroup / Group::kSteps;
     constexpr bool kFar = kRows > kFewRows;
     const size_t stride = work.inputs.stride, groups = stride / kGroup;
-    const int8_t* inputs = work.inputs.row<int8_t>(row);
-    const float* input_scales = work.inputs.scales + row * groups;
-    const int32_t* input_sums = work.inputs.sums + row * groups;
+    RowWalk<int8_t, kRows> inputs(work.inputs.row<int8_t>(row), stride);
+    RowWalk<GroupFactors, kRows> factors(work.inputs.factors + row * groups, groups);
     const auto* w = reinterpret_cast<const uint8_t*>(work.panel_data);
     const char* ahead = kFar ? work.ahead : work.panel_data + 4096;
     Floats f[kRows][2];
@@ -89,23 +88,25 @@ template <class Group, int kRows>
     for (int g = 0; g < work.linear.columns / kGroup; g++, w += Group::kBytes, ahead += Group::kBytes) {
         Bits c[kRows][2];
 #pragma GCC unroll 8
-        for (int m = 0; m < kRows; m++) c[m][0] = c[m][1] = broadcast_int(Group::start(input_sums[m * groups + g]));
+        for (int m = 0; m < kRows; m++) c[m][0] = c[m][1] = Group::start(broadcast_int(factors.row(m)->offset));
 #pragma GCC unroll 8
         for (int s = 0; s < Group::kSteps; s++) {
             constexpr int kStepAhead = (Group::kBytes + Group::kSteps - 1) / Group::kSteps;
             for (int i = 0; i < kStepAhead; i += 64) {
                 kFar ? prefetch(ahead + s * kStepAhead + i) : prefetch_near(ahead + s * kStepAhead + i);
             }
-            Group::template step<kRows>(w + s * Group::kStepBytes, inputs + g * kGroup + s * kInputs, stride, c);
+            Group::template step<kRows>(w + s * Group::kStepBytes, inputs, s * kInputs, c);
         }
-        const auto* scales = reinterpret_cast<const uint16_t*>(w + Group::kSteps * Group::kStepBytes);
+        const auto* weight_scales = reinterpret_cast<const uint16_t*>(w + Group::kSteps * Group::kStepBytes);
 #pragma GCC unroll 8
         for (int m = 0; m < kRows; m++) {
-            const float scale = input_scales[m * groups + g];
-            const int32_t sum = input_sums[m * groups + g];
-            f[m][0] = Group::add_group(f[m][0], c[m][0], scales, scale, sum);
-            f[m][1] = Group::add_group(f[m][1], c[m][1], scales + kLanes, scale, sum);
+            const Floats scale = broadcast(factors.row(m)->scale);
+            const Bits offset = broadcast_int(factors.row(m)->offset);
+            f[m][0] = Group::add_group(f[m][0], c[m][0], weight_scales, scale, offset);
+            f[m][1] = Group::add_group(f[m][1], c[m][1], weight_scales + kLanes, scale, offset);
         }
+        inputs.advance(kGroup);
+        factors.advance(1);
     }
     finish<kRows>(work, row, f);
 }

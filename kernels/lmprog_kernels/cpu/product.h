@@ -4,6 +4,8 @@
 // computed with it. That makes all results independent of how work was batched or cut.
 #pragma once
 
+#include <iterator>
+
 #include "simd.h"
 
 namespace lmk {
@@ -61,6 +63,32 @@ enum class ReadAhead {
     kFar,   // `ahead`, in step with b, into the second level, for many rows: bound by arithmetic (28 GB/s; 24 with kNear)
 };
 
+// The rows of a left operand at one k. Every fifth row has a pointer, the others lie at multiples of the stride that an
+// address can express: with an offset for each of 12 rows GCC runs out of registers and keeps some in vector registers,
+// whose moves cost multiply-adds (4 % of a product).
+template <class Input, int kRows>
+class RowWalk {
+   public:
+    // `stride`: elements from row to row.
+    LMK_INLINE RowWalk(const Input* first, size_t stride) : bytes_(stride * sizeof(Input)), three_(3 * bytes_) {
+        const char* base = reinterpret_cast<const char*>(first);
+        for (size_t i = 0; i < std::size(bases_); i++) bases_[i] = base + i * kSpan * bytes_;
+    }
+    LMK_INLINE const Input* row(int m) const {
+        const int within = m % kSpan;
+        return reinterpret_cast<const Input*>(bases_[m / kSpan] + (within == 3 ? three_ : within * bytes_));
+    }
+    LMK_INLINE void advance(int count) {
+        for (const char*& base : bases_) base += count * sizeof(Input);
+        asm("" : "+r"(bytes_), "+r"(three_));  // or their multiples would be computed once, and kept
+    }
+
+   private:
+    static constexpr int kSpan = 5;
+    const char* bases_[(kRows + kSpan - 1) / kSpan];
+    size_t bytes_, three_;
+};
+
 // c[m][v] += sum over k of a[m][k] * b[k][v]. a: rows of `a_stride` inputs. b: `steps` groups of `b_stride` weights,
 // each group kDepth values of k for kVectors * kLanes columns.
 // The loops over m and v must be unrolled by force: otherwise the sums spill to memory (2.4 times slower).
@@ -69,7 +97,8 @@ LMK_INLINE void multiply(const typename Product::Input* a, size_t a_stride, cons
                          size_t b_stride, int steps, Floats (&c)[kRows][kVectors], const char* ahead) {
     constexpr int kVectorWeights = kLanes * Product::kDepth;
     constexpr int kLines = kVectors * kVectorWeights * static_cast<int>(sizeof(*b)) / 64;
-    for (int k = 0; k < steps; k++, a += Product::kDepth, b += b_stride) {
+    RowWalk<typename Product::Input, kRows> rows(a, a_stride);
+    for (int k = 0; k < steps; k++, rows.advance(Product::kDepth), b += b_stride) {
         if constexpr (kAhead == ReadAhead::kFar) {
 #pragma GCC unroll 4
             for (int i = 0; i < kLines; i++) prefetch(ahead + 64 * i);
@@ -85,7 +114,7 @@ LMK_INLINE void multiply(const typename Product::Input* a, size_t a_stride, cons
             for (int v = 0; v < kVectors; v++) w[v] = Product::weight(b + v * kVectorWeights, pass);
 #pragma GCC unroll 16
             for (int m = 0; m < kRows; m++) {
-                const typename Product::Operand x = Product::input(a + m * a_stride, pass);
+                const typename Product::Operand x = Product::input(rows.row(m), pass);
 #pragma GCC unroll 4
                 for (int v = 0; v < kVectors; v++) c[m][v] = Product::accumulate(c[m][v], x, w[v]);
             }
