@@ -16,10 +16,13 @@ from kv_variants import split_dtype
 from lmprog_runtime import results
 from lmprog_runtime.generation import Generation
 from lmprog_runtime.request import GenerateRequest, SamplingParams, Sink
+from lmprog_runtime.results import Results
 from lmprog_runtime.runtime import LocalRuntime
 from lmprog_runtime.scheduler import Scheduler
 
-PARTS = ("schedule", "native call", "call around it", "mask", "sampling", "accept, detokenise", "append", "rest")
+PARTS = ("schedule", "complete", "native call", "call around it", "mask", "sampling", "accept, detokenise", "append",
+         "guess", "hand out", "rest")  # fmt: skip
+_HANDED_OUT = ("mask", "sampling", "accept, detokenise", "append", "guess")  # the parts inside `Results.distribute`
 
 
 class Meter:
@@ -86,11 +89,13 @@ def _instrument(meter: Meter, engine: Any) -> None:
     meter.time(engine.executor, "step", "executor")
     meter.time(engine.executor.decoder._library.functions, "lmk_decoder_step", "native call")
     meter.time(Scheduler, "schedule", "schedule")
-    meter.time(Scheduler, "complete", "schedule")
+    meter.time(Scheduler, "complete", "complete")
     meter.time(Scheduler, "append", "append")
     meter.time(results, "sample", "sampling")
     meter.time(Generation, "mask", "mask")
     meter.time(Generation, "accept", "accept, detokenise")
+    meter.time(Generation, "draft", "guess")
+    meter.time(Results, "distribute", "distribute")
     meter.whole_step(engine)
 
 
@@ -115,6 +120,7 @@ def _generate(runtime: LocalRuntime, batch: int) -> None:
 def _parts(seconds: dict[str, float]) -> dict[str, float]:
     found = dict.fromkeys(("step", *PARTS), 0.0) | seconds
     found["call around it"] = seconds["executor"] - seconds["native call"]
+    found["hand out"] = seconds["distribute"] - sum(found[part] for part in _HANDED_OUT)
     found["rest"] = found["step"] - sum(found[part] for part in PARTS if part != "rest")
     return found
 

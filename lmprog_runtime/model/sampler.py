@@ -154,7 +154,7 @@ def sample(
 
 
 def _native_for(logits: Tensor) -> NativeSampler | None:
-    return native_sampler() if logits.device.type == "cpu" and logits.is_contiguous() else None
+    return native_sampler() if logits.is_cpu and logits.is_contiguous() else None
 
 
 def _sampled(row: RowState, mask: NDArray[np.uint32] | None) -> Sampled | DeadEnd:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -112,8 +113,8 @@ class NativeSampler:
 
     def sample(self, logits: Tensor, states: Sequence[RowState], threads: int) -> None:
         """Choose a token for each row of contiguous logits [rows, vocab] float32; see `RowState.choice`."""
-        rows = (ctypes.c_void_p * len(states))(*(state.address for state in states))
-        check(self._functions.lmk_sample(logits.data_ptr(), rows, *logits.shape, threads))
+        rows = array("Q", [state.address for state in states])
+        check(self._functions.lmk_sample(logits.data_ptr(), rows.buffer_info()[0], *logits.shape, threads))
 
     def score(self, logits: Tensor, token_ids: Sequence[int], top: int, threads: int) -> list[Scored]:
         """The log-probability of token_ids[i] under logits[i] and the `top` best; logits as for `sample`."""
