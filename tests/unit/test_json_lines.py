@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import runpy
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -33,7 +35,9 @@ def custom_texts(path: Path) -> list[str]:
 
 
 def quality_texts(path: Path) -> list[str]:
-    script = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "quality.py"))
+    scripts = Path(__file__).parents[2] / "scripts"
+    with mock.patch.object(sys, "path", [str(scripts), *sys.path]):  # as when Python runs a script
+        script = runpy.run_path(str(scripts / "quality.py"))
     text: str = script["read_text"](path)
     return text.split("\n\n")
 
