@@ -27,7 +27,7 @@ class RuntimeConfig:
     threads: int | None = _help("CPU threads; default: the number of cores", None)
     max_total_tokens: int | None = _help("slots of the KV pool; default: 65536, or less where memory is short", None)
     kv_cache_dtype: Literal["auto", "int8"] = _help(
-        "type of the KV pool: auto is what attention computes in; int8 (cpu executor) takes half as much as bfloat16",
+        "type of the KV pool: auto is what attention computes in; int8 (cpu executor) takes a little more than half",
         "auto",
     )
     context_length: int | None = _help("longest sequence; default: the model's own", None)

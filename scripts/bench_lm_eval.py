@@ -127,6 +127,8 @@ def main() -> None:
     threads = os.cpu_count() or 1
     torch.set_num_threads(threads)
     ours = Timed(LmprogModel(pretrained=options.model, threads=threads))
+    if not ours.model.runtime.files.has_safetensors:
+        raise SystemExit("lm-eval's hf model needs safetensors; give --model a model that has them.")
     directory = str(ours.model.runtime.files.directory)
     theirs = Timed(HFLM(pretrained=directory, dtype="float32", batch_size=1, device="cpu"))
     packages = ", ".join(f"{name} {version(name)}" for name in ("lm_eval", "torch", "transformers"))

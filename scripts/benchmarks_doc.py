@@ -24,7 +24,9 @@ This page is made by `scripts/benchmarks_doc.py` from the JSON that `lmprog benc
 rounds: every setting and every side runs once in each round, another one first each time. `lmprog bench
 report docs/benchmarks/*.jsonl` makes pictures of them. Tables of one round, or of a small scale, are
 indicative. *Of the floor* is the time that memory and arithmetic of the machine, as measured in the same run, need at
-least for a step, over the time that the step took. HellaSwag's items are the first 500 of its validation split."""
+least for a step, over the time that the step took; int8 and int4 are held against bfloat16's rate of arithmetic, so
+where arithmetic bounds them they can pass 100 %. *Others used* is the share of the cores that other processes took.
+HellaSwag's items are the first 500 of its validation split."""
 
 USE = """## Measure it yourself
 
@@ -54,11 +56,12 @@ requests, which at scale 1 takes hours on 2 cores.
 
 NOTES = {
     "Peers": """All sides have the same prompts (in token ids, fresh in each round) and lengths of answers; transformers
-also has the same weights, threads and dtype (bfloat16 where lmprog has int8 or int4). Times in brackets
-are over lmprog's. transformers runs batches of equal lengths, so that nothing is padded: plain, and
+also has the same weights, threads and dtype (bfloat16 where lmprog has int8 or int4). In brackets: how many times as
+long as lmprog it takes. transformers runs batches of 16 of equal lengths, so that nothing is padded: plain, and
 with the KV of the shared beginning (or of the conversation) kept by hand, where that is natural. It has
 no constraints: for JSON it generates freely, as many tokens as the longest answer of its batch has
-here. lmprog starts from an empty cache in each round. llama.cpp, where there is a column of it, runs in the
+here. lmprog starts from an empty prefix cache in each round; grammars and their masks are warm, from an
+untimed run that finds the lengths of answers. llama.cpp, where there is a column of it, runs in the
 same process through its batch API, with weights of as many bits, a shared beginning computed once for all
 sequences, and fused attention; it guesses nothing and has no constraint here. A server that takes no token
 ids gets the prompts as text, and its column says so.
@@ -73,7 +76,7 @@ Shapes at scale 1: few-shot, 64 requests of 1,000 shared and 40 own tokens, 16 o
 questions on a shared prefix of 500 tokens with 4 choices of 6; chat, 8 conversations of 4 turns of 100
 tokens, 32 out; fork, 16 branches on 800 tokens, 64 out; JSON extraction, 32 documents of 150 tokens on
 an instruction of 300, up to 96 out; one stream, 128 in and out; batch of 16, 128 in and out, nothing
-shared. The scale multiplies shared lengths and numbers of requests.""",
+shared. The scale multiplies shared lengths and numbers of requests; one stream and batch of 16 stay as they are.""",
     "Programs": """Runs start from an empty cache. Brackets say how many times as fast the programs are with
 everything on. Without forks, branches run one after the other. The best possible hit rate computes every distinct edge
 of the tree of all requests once, in a pool without end. Free text has fixed lengths, the
@@ -94,7 +97,7 @@ def commands(title: str, results: Results) -> str:
     if title == "Serving":
         return f"Made by (about two minutes):\n\n    {SERVING}\n"
     if title == "Peers":
-        name, last, flag, full, time = "peers", results.peers[-1], "scale", "1", "half an hour"
+        name, last, flag, full, time = "peers", results.peers[-1], "scale", "1", "three quarters of an hour"
     else:
         name, last, flag, full, time = "programs", results.programs[-1], "count", "16", "a quarter of an hour"
     more = _peer_flags(last) if name == "peers" else ""

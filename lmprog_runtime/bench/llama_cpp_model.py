@@ -97,9 +97,15 @@ class LlamaContext:
 
     def decode(self, pieces: Sequence[Piece]) -> NDArray[np.float32]:
         """Compute all at once. Logits [wanted rows, vocabulary], in order, valid until the next call."""
-        batch, arrays = _batch(self.library, pieces)
-        status = self.library.llama_decode(self.pointer, batch)
-        del arrays
+        return self.compute(pieces, self.batch(pieces))
+
+    def batch(self, pieces: Sequence[Piece]) -> Any:
+        """What `compute` takes, as often as wanted."""
+        return _batch(self.library, pieces)
+
+    def compute(self, pieces: Sequence[Piece], made: Any) -> NDArray[np.float32]:
+        """`decode` for a batch that `batch` made of the pieces."""
+        status = self.library.llama_decode(self.pointer, made[0])
         if status:
             raise EngineFailed(f"llama.cpp's llama_decode failed with status {status}.")
         shape = (sum(piece.outputs for piece in pieces), self.vocab_size)

@@ -23,6 +23,7 @@ from lmprog_runtime.errors import RequestRefused
 _TOKENS = 16384  # of all sequences: the full size of every workload fits
 _AT_ONCE = 32  # sequences that share a beginning; 16 took 7 % more processor time, 8 of JSON 11 % more than 16
 _QUESTIONS_AT_ONCE = 8
+_CONVERSATIONS = 16
 
 
 class Asked(NamedTuple):
@@ -34,7 +35,7 @@ class Asked(NamedTuple):
 
 class LlamaCpp(Side):
     def __init__(self, name: str, shared: LlamaContext, apart: LlamaContext) -> None:
-        """shared: a unified context for sequences that begin alike. apart: for 16 that do not."""
+        """shared: a unified context for sequences that begin alike. apart: for _CONVERSATIONS that do not."""
         self.name, self._shared, self._apart = name, shared, apart
 
     def run(self, work: Workload) -> Work:
@@ -70,6 +71,8 @@ class LlamaCpp(Side):
 
     def _conversations(self, work: Workload, later: list[list[Ids]]) -> list[Ids]:
         """All in step. A sequence has all of an answer but its last token, which the next turn begins with."""
+        if len(work.prompts) > _CONVERSATIONS:
+            raise RequestRefused(f"llama.cpp's side takes up to {_CONVERSATIONS} conversations; use a smaller --scale.")
         self._apart.clear()
         asked = [Asked(prompt, 0, number, work.new_tokens) for number, prompt in enumerate(work.prompts)]
         turns = [generate(self._apart, asked)]
@@ -89,20 +92,23 @@ class LlamaCpp(Side):
 
 
 @contextmanager
-def llama_cpp_side(file: Path, dtype: str, threads: int) -> Iterator[LlamaCpp]:
-    """The GGUF file with weights of as many bits as a dtype of ours has; as it is for "gguf"."""
+def llama_cpp_side(file: Path, dtype: str, vocab_size: int, threads: int) -> Iterator[LlamaCpp]:
+    """The GGUF file with weights of as many bits as a dtype of ours has; as it is for "gguf". RequestRefused when it
+    has another vocabulary."""
     if not file.is_file():
         raise RequestRefused(f"There is no file {str(file)!r}; --llama-cpp takes a GGUF file.")
     kind = KINDS.get(dtype)
     with TemporaryDirectory() as folder, ExitStack() as stack:
         model = LlamaModel(requantized(file, kind, Path(folder), threads) if kind else file)
         stack.callback(model.close)
+        if model.vocab_size != vocab_size:
+            raise RequestRefused(f"{file} has {model.vocab_size} tokens, the model here {vocab_size}: it is another.")
         contexts = []
-        for sequences, unified in ((4 * _QUESTIONS_AT_ONCE + 1, True), (16, False)):
+        for sequences, unified in ((4 * _QUESTIONS_AT_ONCE + 1, True), (_CONVERSATIONS, False)):
             made = LlamaContext(model, sequences=sequences, tokens=_TOKENS, threads=threads, unified=unified)
             stack.callback(made.close)
             contexts.append(made)
-        yield LlamaCpp(f"llama.cpp {kind or 'on the same file'}", *contexts)
+        yield LlamaCpp(f"llama.cpp {kind or file.name}", *contexts)
 
 
 def generate(context: LlamaContext, asked: Sequence[Asked]) -> list[Ids]:

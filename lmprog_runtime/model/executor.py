@@ -46,7 +46,7 @@ class Executor(Protocol):
         ...
 
     def write_kv(self, slots: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
-        """Fill slots with what `read_kv` of an executor of the same model and dtype gave."""
+        """Fill slots with what `read_kv` of an executor of the same model, dtype and type of KV gave."""
         ...
 
 

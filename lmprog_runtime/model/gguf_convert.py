@@ -178,6 +178,7 @@ class GgufFile:
         }
         if self._architecture.may_have_bias:
             config["attention_bias"] = "model.layers.0.self_attn.q_proj.bias" in names
+            config["mlp_bias"] = "model.layers.0.mlp.gate_proj.bias" in names
         return config
 
     def _sizes(self) -> dict[str, int]:

@@ -91,6 +91,9 @@ def load_model(files: ModelFiles, dtype: torch.dtype, **settings: Any) -> PreTra
     missing = {name for name, _ in model.named_parameters()} - tensors.names()
     if missing:
         raise ModelUnsupported(f"{files.gguf} lacks {min(missing)!r}, which its metadata call for.")
+    unused = tensors.names() - set(model.state_dict())
+    if unused:
+        raise ModelUnsupported(f"{files.gguf} has {min(unused)!r}, which its metadata give no use for.")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(tensors.get(name))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lmprog_runtime.errors import ModelNotFound, ModelUnsupported
-from lmprog_runtime.model.conversion import convert_default, default_directory, open_converted, open_gguf
+from lmprog_runtime.model.conversion import convert_default, default_directory, is_converted, open_converted, open_gguf
 from lmprog_runtime.model.files import ModelFiles, has_model, open_directory
 from lmprog_runtime.model.storage import models_root, storage_errors
 
@@ -72,6 +72,8 @@ def _resolve_path(path: Path, name: str, *, progress: bool) -> ModelFiles:
         if path.suffix != ".gguf":
             raise ModelUnsupported(f"{path} is neither a folder nor a .gguf file.")
         return open_gguf(path, name, progress=progress)
+    if is_converted(path):
+        return open_converted(path, name)
     found = sorted(path.glob("*.gguf"))
     if has_model(path) or not found:
         return open_directory(path, name=name)

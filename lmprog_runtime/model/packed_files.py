@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("lmprog.model")
 
 WORTH_KEEPING = 32_000_000
-"""Bytes of weights. Smaller ones are packed as fast as they are read, in tens of milliseconds."""
+"""Bytes of safetensors. Smaller ones are packed as fast as they are read, in tens of milliseconds; GGUF files take
+seconds to parse, whatever their size."""
 
 
 def packed_weights(files: ModelFiles, spec: ModelSpec, dtype: str) -> PackedWeights:
     """The weights of a model for the CPU executor on this processor. Raises what opening them raises."""
     level = available_levels()[0]
-    if files.weight_bytes < WORTH_KEEPING:
+    if files.has_safetensors and files.weight_bytes < WORTH_KEEPING:
         return pack_weights(spec, _open(files, spec, dtype), dtype, level)
     target = packed_path(files, dtype, level)
     found = _load(target, files, dtype)

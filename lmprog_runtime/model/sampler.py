@@ -94,11 +94,14 @@ class SamplerState:
         ids, counts = _indices(self._penalised.count_ids, row), torch.tensor(self._penalised.counts, device=row.device)
         row[ids] -= counts * params.frequency_penalty + params.presence_penalty
 
-    def native_row(self, mask: NDArray[np.uint32] | None, vocab_size: int) -> RowState:
-        """The same for the C++ sampler, made ready for the next draw under this mask."""
+    def native_row(self, mask: NDArray[np.uint32] | None, logits: Tensor) -> RowState:
+        """The same for the C++ sampler, made ready for one draw under this mask from a row of `logits`."""
         if self._row is None:
-            self._row = RowState(self.params, vocab_size)
+            self._row = RowState(self.params, logits.shape[1], self._sequence)
         self._row.set_mask(mask)
+        if self.params.temperature > 0:
+            self._row.row.draw = self.draws
+            self.draws += 1
         if self._penalised is not None:
             self._row.set_penalised(
                 self._penalised.seen_ids.buffer_info(),
@@ -144,11 +147,7 @@ def sample(
     native = _native_for(logits)
     if native is None or not states:
         return sample_in_torch(logits, states, masks)
-    vocab_size = logits.shape[1]
-    rows = [state.native_row(mask, vocab_size) for state, mask in zip(states, masks, strict=True)]
-    for state, row in zip(states, rows, strict=True):
-        if state.params.temperature > 0:
-            row.row.uniform = state.next_uniform()
+    rows = [state.native_row(mask, logits) for state, mask in zip(states, masks, strict=True)]
     native.sample(logits, rows, torch.get_num_threads())
     return [_sampled(row, mask) for row, mask in zip(rows, masks, strict=True)]
 

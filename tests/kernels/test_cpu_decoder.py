@@ -201,6 +201,16 @@ def test_int8_rows_hold_each_head_to_half_a_step_of_its_own_scale(level: str) ->
     assert torch.allclose(*scales, rtol=1e-6)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", ALL_DTYPES)
+def test_what_is_no_number_stays_none_in_every_type(dtype: str, level: str) -> None:
+    """A model that overflows is told by its logits, also those of later tokens, which read it from the pool."""
+    executor = _executor.__wrapped__("llama", dtype, level)
+    executor.packed.embedding[7] = torch.nan
+    logits = _run(executor, [7, 9], [11])
+    assert not torch.isfinite(logits).any()
+
+
 def test_an_int8_pool_is_compressed_no_further() -> None:
     with pytest.raises(ValueError, match="int8 cannot be compressed with 'bfloat16'; use 'raw'"):
         codec_for("bfloat16", _executor("llama", "bfloat16+int8kv").kv_dtype)

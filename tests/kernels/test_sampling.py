@@ -32,9 +32,7 @@ Mask = NDArray[np.uint32] | None
 
 
 def _native(level: str, logits: Tensor, states: list[SamplerState], masks: list[Mask], threads: int = 1) -> list[Any]:
-    rows = [state.native_row(mask, logits.shape[1]) for state, mask in zip(states, masks, strict=True)]
-    for state, row in zip(states, rows, strict=True):
-        row.row.uniform = state.next_uniform() if state.params.temperature > 0 else 0.0
+    rows = [state.native_row(mask, logits) for state, mask in zip(states, masks, strict=True)]
     NativeSampler(load_library(level)).sample(logits, rows, threads)
     return [row.choice() for row in rows]
 

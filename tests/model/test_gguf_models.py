@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lmprog_runtime.errors import ModelUnsupported
+from lmprog_runtime.errors import ModelNotFound, ModelUnsupported
 from lmprog_runtime.model import packed_files
 from lmprog_runtime.model.executor import load_executor
 from lmprog_runtime.model.files import ModelFiles
@@ -21,7 +21,7 @@ from lmprog_runtime.model.hf import load_model
 from lmprog_runtime.model.hub import resolve_model
 from lmprog_runtime.model.model_spec import read_spec
 from lmprog_runtime.ops.native import available_levels, pack_weights
-from tests.support.gguf_files import floats_of, write_gguf
+from tests.support.gguf_files import View, floats_of, write_gguf
 from tests.support.step_batches import Packer, Stream
 from tests.support.tiny_models import make_model
 
@@ -165,4 +165,22 @@ def test_transformers_refuses_a_file_that_lacks_a_tensor(tmp_path: Path) -> None
     config = files.directory / "config.json"
     config.write_text(config.read_text().replace('"attention_bias": false', '"attention_bias": true'))
     with pytest.raises(ModelUnsupported, match=r"m.gguf lacks 'model.layers.0.self_attn.k_proj.bias'"):
+        load_model(files, torch.float32)
+
+
+def test_the_folder_that_describes_a_file_is_a_model_until_the_file_is_gone(tmp_path: Path) -> None:
+    files, _ = _written(tmp_path, "Q8_0")
+    again = resolve_model(files.directory, progress=False)
+    assert (again.gguf, again.revision, again.is_quantised) == (files.gguf, files.revision, True)
+    (tmp_path / "m.gguf").unlink()
+    with pytest.raises(ModelNotFound, match="is gone; put it back"):
+        resolve_model(files.directory, progress=False)
+
+
+def test_transformers_refuses_a_file_with_more_than_its_model_has(tmp_path: Path) -> None:
+    model = make_model("llama", **SIZES)
+    more = {**model.state_dict(), "model.layers.0.self_attn.q_norm.weight": torch.ones(64)}
+    write_gguf(tmp_path / "m.gguf", "llama", View(model.config, more))
+    files = resolve_model(tmp_path / "m.gguf", progress=False)
+    with pytest.raises(ModelUnsupported, match=r"q_norm.*no use for"):
         load_model(files, torch.float32)

@@ -112,6 +112,19 @@ def test_parts_of_several_kinds_become_8_bit(tmp_path: Path) -> None:
     assert float((found - expected).abs().max()) < 0.03 * float(expected.abs().max())
 
 
+@native
+@pytest.mark.parametrize(("first", "others"), [("Q8_0", "Q4_1"), ("Q4_1", "Q8_0"), ("Q4_0", "Q8_0")])
+def test_layers_of_several_kinds(first: str, others: str, tmp_path: Path) -> None:
+    """As in the files that llama.cpp calls Q4_K_M: some layers have more bits than others."""
+    model = make_model("llama", vocab_size=259, head_dim=32)
+    kinds = {True: Kind[first], False: Kind[others]}
+    write_gguf(tmp_path / "m.gguf", "llama", model, lambda name: kinds["layers.0." in name])
+    files = resolve_model(tmp_path / "m.gguf", progress=False)
+    found = _logits(load_executor(files, kind="cpu", dtype="gguf", num_slots=16, threads=1))
+    expected = _logits(load_executor(files, kind="cpu", dtype="float32", num_slots=16, threads=1))
+    assert float((found - expected).abs().max()) < 0.03 * float(expected.abs().max())
+
+
 def test_a_file_of_floats_is_refused(tmp_path: Path) -> None:
     files = resolve_model(_write(tmp_path, "F16"), progress=False)
     assert files.gguf is not None
@@ -136,6 +149,7 @@ def test_a_model_that_is_no_gguf_file_is_refused(tmp_path: Path) -> None:
     files = resolve_model(_write(tmp_path, "Q8_0"), progress=False)
     file = GgufFile(_write(tmp_path, "Q8_0"))
     write_safetensors(files.directory / "model.safetensors", file.tensors, lambda _: None)
+    (files.directory / "lmprog.json").unlink()
     plain = resolve_model(files.directory, progress=False)
     with pytest.raises(ModelUnsupported, match="is no GGUF file"):
         load_executor(plain, kind="cpu", dtype="gguf")

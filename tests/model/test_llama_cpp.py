@@ -37,7 +37,7 @@ def _file() -> Path:
 
 @pytest.fixture(scope="module")
 def side() -> Iterator[LlamaCpp]:
-    with llama_cpp_side(_file(), "gguf", 1) as made:
+    with llama_cpp_side(_file(), "gguf", 49152, 1) as made:
         yield made
 
 
@@ -72,6 +72,6 @@ def test_choices_are_scored_as_here(dtype: str) -> None:
         ours = Ours(runtime).run(SMALL["choices"]).choice_logprobs
     finally:
         runtime.close()
-    with llama_cpp_side(_file(), dtype, 1) as made:
+    with llama_cpp_side(_file(), dtype, 49152, 1) as made:
         theirs = made.run(SMALL["choices"]).choice_logprobs
     np.testing.assert_allclose(theirs, ours, rtol=0.03)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from lmprog_runtime.bench import peers
+from lmprog_runtime.bench.llama_cpp_model import Piece, _batch
 from lmprog_runtime.bench.llama_cpp_side import LlamaCpp, llama_cpp_side
 from lmprog_runtime.bench.workloads import Workload
 from lmprog_runtime.errors import RequestRefused
@@ -83,5 +88,44 @@ def _logprob(prompt: list[int], choice: list[int]) -> float:
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RequestRefused, match="takes a GGUF file"), llama_cpp_side(tmp_path / "no.gguf", "int8", 1):
+    with pytest.raises(RequestRefused, match="takes a GGUF file"), llama_cpp_side(tmp_path / "no.gguf", "int8", 9, 1):
         pass
+
+
+def test_conversations_beyond_the_context_are_refused(side: LlamaCpp) -> None:
+    work = Workload("chat", [[1, 2]] * 17, 2, later_turns=[[]] * 17)
+    with pytest.raises(RequestRefused, match="up to 16 conversations"):
+        side.run(work)
+
+
+class _Batch(ctypes.Structure):
+    """As llama.h declares it."""
+
+    _fields_ = (
+        ("n_tokens", ctypes.c_int32),
+        ("token", ctypes.POINTER(ctypes.c_int32)),
+        ("embd", ctypes.POINTER(ctypes.c_float)),
+        ("pos", ctypes.POINTER(ctypes.c_int32)),
+        ("n_seq_id", ctypes.POINTER(ctypes.c_int32)),
+        ("seq_id", ctypes.POINTER(ctypes.POINTER(ctypes.c_int32))),
+        ("logits", ctypes.POINTER(ctypes.c_int8)),
+    )
+
+
+def test_a_batch_says_of_each_token_where_it_stands_and_whose_it_is() -> None:
+    pieces = [Piece([5, 6, 7], 10, [1, 2], 1), Piece([], 4, [3]), Piece([8], 0, [4], 1)]
+    made, arrays = _batch(SimpleNamespace(llama_batch=_Batch), pieces)
+    count = made.n_tokens
+    assert count == 4
+    assert made.token[:count] == [5, 6, 7, 8]
+    assert made.pos[:count] == [10, 11, 12, 0]
+    assert made.logits[:count] == [0, 0, 1, 1]
+    owners = [made.seq_id[i][: made.n_seq_id[i]] for i in range(count)]
+    assert owners == [[1, 2], [1, 2], [1, 2], [4]]
+    assert arrays
+
+
+@pytest.mark.parametrize("name", ["int8", "int4", "gguf", "bfloat16"])
+def test_transformers_computes_in_bfloat16_what_is_no_float_here(name: str) -> None:
+    assert peers._float_dtype(name) is torch.bfloat16
+    assert peers._float_dtype("float32") is torch.float32

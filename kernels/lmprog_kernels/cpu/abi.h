@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+constexpr int32_t kAbi = 2;  // structs.py has the same: one more with every change of this file
+
 extern "C" {
 
 enum LmkFormat : int32_t { LMK_FLOAT32 = 0, LMK_BF16 = 1, LMK_INT8 = 2, LMK_INT4 = 3 };
@@ -84,7 +86,7 @@ struct LmkSampleRow {
     int32_t* top_ids;          // [num_top], written
     float* top_logprobs;       // [num_top], written
     double top_p, min_p;       // 1 and 0: no limit
-    double uniform;            // of [0, 1), if temperature > 0
+    uint64_t sequence, draw;   // if temperature > 0: see uniform_of
     int32_t mask_words, num_biases, num_seen, num_counts;
     int32_t num_top;  // at most the vocabulary
     int32_t top_k;    // 0 or less: no limit

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <new>
 
 #include "abi.h"
@@ -65,7 +66,9 @@ inline InputType input_type(int32_t format) {
     return InputType::kFloat;
 }
 
-// Of a group of int8 inputs: their scale, and Inputs::offset_unit times their sum.
+// Of a group of int8 inputs: their scale, and kOffsetUnit times their sum.
+constexpr int32_t kOffsetUnit = -128;  // int8 weights are stored as w + 128; for the minima of 4-bit ones any would do
+
 struct GroupFactors {
     float scale;
     int32_t offset;
@@ -77,7 +80,6 @@ struct Inputs {
     int stride;  // elements per row, a multiple of kGroup
     void* data;
     GroupFactors* factors = nullptr;  // of int8: [rows, stride / kGroup]
-    int32_t offset_unit = 1;          // for int8 weights -128, because they are stored as w + 128
 
     template <class T>
     T* row(int index) const {
@@ -92,7 +94,7 @@ class InputBuffer {
         const size_t count = static_cast<size_t>(rows) * columns;
         bytes_.reserve(count * (type == InputType::kFloat ? 4 : type == InputType::kBf16 ? 2 : 1));
         if (type == InputType::kInt8) factors_.reserve(count / kGroup);
-        return {type, columns, bytes_.data(), factors_.data(), format == LMK_INT8 ? -128 : 1};
+        return {type, columns, bytes_.data(), factors_.data()};
     }
 
    private:
@@ -100,19 +102,34 @@ class InputBuffer {
     Buffer<GroupFactors> factors_;
 };
 
+struct Quantized {
+    float scale;  // not a number if a value is not one
+    Bits totals;  // of the integers, lane by lane
+};
+
 // Symmetric int8 with the largest magnitude at 127.
-inline GroupFactors quantize_group(const float* values, int8_t* out, int32_t offset_unit) {
+LMK_INLINE Quantized quantize(const float* values, int count, int8_t* out) {
     Floats top = zero();
-    for (int i = 0; i < kGroup; i += kLanes) top = max(top, absolute(load(values + i)));
-    const float largest = maximum(top);
+    uint32_t unknown = 0;
+    for (int i = 0; i < count; i += kLanes) {
+        const Floats x = load(values + i);
+        top = max(top, absolute(x));
+        unknown |= nans(x);
+    }
+    const float largest = unknown ? std::numeric_limits<float>::quiet_NaN() : maximum(top);
     const Floats inverse = broadcast(largest > 0.0f ? 127.0f / largest : 0.0f);
-    Bits total = broadcast_int(0);
-    for (int i = 0; i < kGroup; i += kLanes) {
+    Bits totals = broadcast_int(0);
+    for (int i = 0; i < count; i += kLanes) {
         const Bits q = round_to_int(mul(load(values + i), inverse));
         store_int8(out + i, q);
-        total = add_int(total, q);
+        totals = add_int(totals, q);
     }
-    return {largest / 127.0f, offset_unit * sum_int(total)};
+    return {largest / 127.0f, totals};
+}
+
+inline GroupFactors quantize_group(const float* values, int8_t* out) {
+    const Quantized made = quantize(values, kGroup, out);
+    return {made.scale, kOffsetUnit * sum_int(made.totals)};
 }
 
 // Writes `count` values (a multiple of kGroup, at a multiple of kGroup) into a row.
@@ -126,7 +143,7 @@ inline void put(const Inputs& inputs, int row, int column, const float* values, 
         const size_t group = (static_cast<size_t>(row) * inputs.stride + column) / kGroup;
         int8_t* out = inputs.row<int8_t>(row) + column;
         for (int g = 0; g < count / kGroup; g++) {
-            inputs.factors[group + g] = quantize_group(values + g * kGroup, out + g * kGroup, inputs.offset_unit);
+            inputs.factors[group + g] = quantize_group(values + g * kGroup, out + g * kGroup);
         }
     }
 }

@@ -127,6 +127,8 @@ LMK_EXPORT int lmk_decoder_step(Decoder* decoder, const LmkStep* step, int32_t t
     return guarded([&] { decoder->step(*step, threads, phase_seconds); });
 }
 
+LMK_EXPORT int32_t lmk_abi() { return kAbi; }
+
 // Bytes per second read from `data` by all threads together.
 LMK_EXPORT double lmk_read_rate(const void* data, int64_t bytes, int32_t threads) {
     return read_rate(static_cast<const char*>(data), bytes, threads);

@@ -119,7 +119,7 @@ class DecoderOf : public Decoder {
         partial_tops_.reserve(states);
         partial_totals_.reserve(states);
         for (int i = 0; i < model_.num_ropes; i++) rotations_[i].reserve(n * 2 * ropes_[i].pairs);
-        // Linear layers of one kind share a format throughout the model.
+        // Linear layers of one kind take inputs of one type throughout the model, be they int8 or int4.
         const LmkLayer& layer = layers_.front();
         attention_inputs_ = attention_buffer_.resize(rows, model_.hidden_size, layer.qkv.format);
         mixed_ = mixed_buffer_.resize(rows, mixed_size(), layer.output.format);

@@ -68,7 +68,8 @@ struct Int4Group {
     }
 
     static LMK_INLINE Floats add_group(Floats sum, Bits c, const uint16_t* scales, Floats input_scale, Bits offset) {
-        const Floats minima = mul(to_floats(offset), load_f16(scales + kPanel));
+        const Floats unit = broadcast(1.0f / kOffsetUnit);  // a power of two: exact
+        const Floats minima = mul(to_floats(offset), mul(load_f16(scales + kPanel), unit));
         return fma(input_scale, fma(to_floats(c), load_f16(scales), minima), sum);
     }
 };

@@ -28,22 +28,12 @@ struct KvShape {
     size_t scale_offset(int head) const { return elements() + 2 * head * sizeof(float); }
 };
 
-// Symmetric int8 with the largest magnitude at 127. Returns the scale.
-inline float quantize_head(const float* values, int count, int8_t* out) {
-    Floats top = zero();
-    for (int i = 0; i < count; i += kLanes) top = max(top, absolute(load(values + i)));
-    const float largest = maximum(top);
-    const Floats inverse = broadcast(largest > 0.0f ? 127.0f / largest : 0.0f);
-    for (int i = 0; i < count; i += kLanes) store_int8(out + i, round_to_int(mul(load(values + i), inverse)));
-    return largest / 127.0f;
-}
-
 // K (`head` below kv_heads) or V of one head into a row.
 template <class KV>
 void store_kv(const KvShape<KV>& shape, KV* row, int head, const float* values) {
     KV* out = row + static_cast<size_t>(head) * shape.head_size;
     if constexpr (kIsScaled<KV>) {
-        const float scale = quantize_head(values, shape.head_size, out);
+        const float scale = quantize(values, shape.head_size, out).scale;
         const int is_value = head >= shape.kv_heads;
         char* to = reinterpret_cast<char*>(row + shape.scale_offset(head - is_value * shape.kv_heads));
         std::memcpy(to + is_value * sizeof scale, &scale, sizeof scale);

@@ -55,6 +55,8 @@ class Library:
         self.level = level
         self.build = zlib.crc32(_path(level).read_bytes())  # differs from build to build
         self.functions = ctypes.CDLL(str(_path(level)))
+        if not hasattr(self.functions, "lmk_abi") or self.functions.lmk_abi() != structs.ABI:
+            raise NativeUnavailable("The C++ library was built from other sources; reinstall lmprog to build it.")
         for name, (result, arguments) in _ARGUMENTS.items():
             function = getattr(self.functions, name)
             function.restype, function.argtypes = result, arguments

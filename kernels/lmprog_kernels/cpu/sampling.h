@@ -7,6 +7,15 @@
 
 namespace lmk {
 
+// One of 2^53 numbers in [0, 1): number `draw` of a request's own sequence. Source: SplitMix64 (Steele et al., 2014), its
+// output function applied to a counter.
+inline double uniform_of(const LmkSampleRow& row) {
+    uint64_t bits = row.sequence + row.draw + 0x9e3779b97f4a7c15u;
+    bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;
+    bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
+    return static_cast<double>((bits ^ (bits >> 31)) >> 11) * 0x1p-53;
+}
+
 class RowSampler {
    public:
     void choose(const float* logits, int vocab, LmkSampleRow& row) {
@@ -55,7 +64,7 @@ class RowSampler {
     int draw(int vocab, const LmkSampleRow& row) {
         set_temperature(row.temperature);
         const bool is_filtered = row.top_p < 1.0 || row.min_p > 0.0 || (row.top_k > 0 && row.top_k < vocab);
-        return is_filtered ? draw_kept(row) : draw_any(row.uniform);
+        return is_filtered ? draw_kept(row) : draw_any(uniform_of(row));
     }
 
     // Scaled values are logarithms to base 2; a weight is 2 to their power.
@@ -120,7 +129,7 @@ class RowSampler {
         std::optional<double> limit;  // of the running sum, where it does not depend on top_k
         if (row.top_k <= 0 && row.top_p < 1.0) limit = row.top_p * sum_weights();
         collect_scaled(row.top_k > 0 ? scaled(values_.reached_by(row.top_k)) : bound_that_suffices(row, limit));
-        return entries_[draw_entry(count_kept(row, limit), row.uniform)].column;
+        return entries_[draw_entry(count_kept(row, limit), uniform_of(row))].column;
     }
 
     // A scaled value below all that top_p and min_p keep, and hardly more.

@@ -52,7 +52,8 @@ class Choice(NamedTuple):
 class RowState:
     """One request's row: what stays the same from step to step, and what is set before each."""
 
-    def __init__(self, params: ParamsLike, vocab_size: int) -> None:
+    def __init__(self, params: ParamsLike, vocab_size: int, sequence: int) -> None:
+        """`sequence`: 64 bits that tell which random numbers the request draws."""
         num_top = min(params.top_logprobs, vocab_size)
         self._bias_ids = np.array(list(params.logit_bias), np.int32)
         self._biases = np.array(list(params.logit_bias.values()), np.float32)
@@ -65,6 +66,7 @@ class RowState:
             top_ids=ctypes.addressof(self._top_ids),
             top_logprobs=ctypes.addressof(self._top_logprobs),
             num_top=num_top,
+            sequence=sequence,
             wants_logprob=params.logprobs or num_top > 0,
             top_k=params.top_k,
             top_p=params.top_p,
@@ -75,6 +77,8 @@ class RowState:
             presence=params.presence_penalty,
         )
         self.address = ctypes.addressof(self.row)
+        self.vocab_size = vocab_size
+        self._wants_logprob = bool(self.row.wants_logprob)
 
     def set_mask(self, mask: NDArray[np.uint32] | None) -> None:
         """Tokens allowed in this step, as bits; None: all."""
@@ -94,12 +98,11 @@ class RowState:
     def choice(self) -> Choice:
         """What the last `sample` chose."""
         row = self.row
-        if not row.wants_logprob or row.token < 0:
-            return Choice(row.token, None, ())
+        token_id = row.token
+        if not self._wants_logprob or token_id < 0:
+            return Choice(token_id, None, ())
         count = row.found_top
-        return Choice(
-            row.token, row.logprob, tuple(zip(self._top_ids[:count], self._top_logprobs[:count], strict=True))
-        )
+        return Choice(token_id, row.logprob, tuple(zip(self._top_ids[:count], self._top_logprobs[:count], strict=True)))
 
 
 class Scored(NamedTuple):
@@ -112,9 +115,12 @@ class NativeSampler:
         self._functions = library.functions
 
     def sample(self, logits: Tensor, states: Sequence[RowState], threads: int) -> None:
-        """Choose a token for each row of contiguous logits [rows, vocab] float32; see `RowState.choice`."""
+        """Choose a token for each row, at least one, of contiguous logits float32 [len(states), the
+        vocab_size of all states]; see `RowState.choice`."""
         rows = array("Q", [state.address for state in states])
-        check(self._functions.lmk_sample(logits.data_ptr(), rows.buffer_info()[0], *logits.shape, threads))
+        vocab_size = states[0].vocab_size  # the tensor knows it, but asking one takes 30 us with caches full of weights
+        status = self._functions.lmk_sample(logits.data_ptr(), rows.buffer_info()[0], len(states), vocab_size, threads)
+        check(status)
 
     def score(self, logits: Tensor, token_ids: Sequence[int], top: int, threads: int) -> list[Scored]:
         """The log-probability of token_ids[i] under logits[i] and the `top` best; logits as for `sample`."""

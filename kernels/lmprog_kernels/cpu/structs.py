@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 
-I32, I64, Pointer = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
+I32, I64, U64, Pointer = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p
 F32, F64 = ctypes.c_float, ctypes.c_double
 
+ABI = 2  # as in abi.h
 FORMATS = {"float32": 0, "bfloat16": 1, "int8": 2, "int4": 3}
 GATES = {"silu": 0, "gelu_tanh": 1, "gelu": 2}
 
@@ -127,7 +128,8 @@ class SampleRow(ctypes.Structure):
         ("top_logprobs", Pointer),
         ("top_p", F64),
         ("min_p", F64),
-        ("uniform", F64),
+        ("sequence", U64),
+        ("draw", U64),
         ("mask_words", I32),
         ("num_biases", I32),
         ("num_seen", I32),
