@@ -18,6 +18,7 @@ from tests.support.tiny_engine import (
     greedy,
     prompt,
     run,
+    run_all,
     start,
     tiny_engine,
     tiny_executor,
@@ -54,8 +55,7 @@ def test_a_pool_too_small_for_all_preempts_and_still_gives_the_same_tokens() -> 
     params = greedy(40)
     alone = [_solo(text, params) for text in TEXTS]
     with tiny_engine(tiny_executor(num_slots=160)) as engine:
-        waiters = [start(engine, GenerateRequest(prompt(text), params))[1] for text in TEXTS]
-        results = [waiter.result() for waiter in waiters]
+        results = run_all(engine, [GenerateRequest(prompt(text), params) for text in TEXTS])
         preemptions = engine.call(lambda: engine.scheduler.counters.preemptions).result()
         held, protected = _idle(engine)
     assert [result.token_ids for result in results] == alone

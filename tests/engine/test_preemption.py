@@ -6,7 +6,7 @@ import pytest
 
 from lmprog_runtime.request import Completion, Constraint, GenerateRequest, SamplingParams
 from lmprog_runtime.runtime import constraint_compiler
-from tests.support.tiny_engine import TOKENIZER, Waiter, prompt, run, tiny_engine, tiny_executor
+from tests.support.tiny_engine import TOKENIZER, prompt, run, run_all, tiny_engine, tiny_executor
 
 PATTERN = Constraint("regex", r"\{\"a\":\"[a-f]{12,30}\",\"b\":[0-9]{3,8}\}")
 REQUESTS = [
@@ -32,9 +32,7 @@ def test_constrained_outputs_and_logprobs_are_those_of_a_large_pool(speculation:
     with tiny_engine(
         tiny_executor(num_slots=120), compiler=compiler, speculation=speculation, decode_reserve=0
     ) as engine:
-        waiters = [Waiter() for _ in REQUESTS]
-        engine.submit_group(REQUESTS, [waiter.sink for waiter in waiters])  # so that they run side by side
-        found = [waiter.result() for waiter in waiters]
+        found = run_all(engine, REQUESTS)
         preemptions = engine.call(lambda: engine.scheduler.counters.preemptions).result()
         assert engine.call(lambda: (engine.cache.held, engine.cache.tree.protected)).result() == (0, 0)
     assert preemptions > 0

@@ -21,6 +21,7 @@ from tests.support.tiny_engine import (
     greedy,
     prompt,
     run,
+    run_all,
     start,
     tiny_engine,
     tiny_executor,
@@ -101,8 +102,7 @@ def test_a_small_pool_preempts_and_the_outputs_stay_the_same() -> None:
     with tiny_engine(speculation=False) as engine:
         wanted = [run(engine, request).token_ids for request in requests]
     with tiny_engine(tiny_executor(num_slots=100), decode_reserve=0) as engine:
-        waiters = [start(engine, request)[1] for request in requests]
-        assert [waiter.result().token_ids for waiter in waiters] == wanted
+        assert [done.token_ids for done in run_all(engine, requests)] == wanted
         assert engine.call(lambda: engine.scheduler.counters.preemptions).result() > 0
         assert engine.call(lambda: (engine.cache.held, engine.cache.tree.protected)).result() == (0, 0)
 

@@ -12,14 +12,14 @@ from lmprog import Runtime, function, gen
 from lmprog_runtime.request import Completion, GenerateRequest, SamplingParams
 from lmprog_runtime.runtime import LocalRuntime
 from tests.support.real_model import MODEL, PROMPTS, judge
-from tests.support.tiny_engine import run, start
+from tests.support.tiny_engine import run, run_all
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(400)]
 ALONE = 4  # tokens of answers on their own: the first, and some steps with nothing beside them
 TOGETHER = {"cpu": 64, "torch": 16}  # tokens of answers side by side; the torch executor takes a third of a second each
 BRANCHES = [" And", "\n\n1."]
 BRANCH_TOKENS = 8
-SMALL = 160  # slots of a pool for twenty answers of 16 tokens, which need three times as many
+SMALL = 160  # slots of a pool for twenty answers of 32 tokens, which need five times as many
 
 
 @pytest.fixture(scope="module", params=["torch", "cpu"])
@@ -40,8 +40,7 @@ def _greedy(count: int, **more: Any) -> SamplingParams:
 
 
 def _run_together(runtime: LocalRuntime, requests: list[GenerateRequest]) -> list[Completion]:
-    waiters = [start(runtime.engine, request)[1] for request in requests]
-    return [waiter.result() for waiter in waiters]
+    return run_all(runtime.engine, requests)
 
 
 def _check(runtime: LocalRuntime, results: list[Completion], count: int) -> None:
@@ -127,7 +126,7 @@ def test_forks_eight_at_a_time(runtime: LocalRuntime) -> None:
 
 
 def test_preempted_in_a_small_pool() -> None:
-    count = 16
+    count = 32
     small = LocalRuntime.start(model=MODEL, dtype="float32", executor="cpu", max_total_tokens=SMALL, debug_checks=True)
     results = _run_together(small, [_request(small, text, count) for text in PROMPTS])
     preemptions = small.statistics()["preemptions"]

@@ -19,7 +19,7 @@ from lmprog_runtime.model.executor import Executor
 from lmprog_runtime.model.model_spec import read_spec
 from lmprog_runtime.model.tokenizer import Tokenizer
 from lmprog_runtime.model.weights import open_weights
-from lmprog_runtime.request import Constraint, GenerateRequest, SamplingParams, ScoreRequest, Sink
+from lmprog_runtime.request import Completion, Constraint, GenerateRequest, SamplingParams, ScoreRequest, Sink
 from lmprog_runtime.scheduler import Scheduler, SchedulerConfig
 from tests.support.byte_tokenizer import VOCAB, make_byte_tokenizer
 from tests.support.tiny_models import make_model
@@ -112,6 +112,13 @@ def start(engine: Engine, request: GenerateRequest | ScoreRequest) -> tuple[int,
 
 def run(engine: Engine, request: GenerateRequest | ScoreRequest) -> Any:
     return start(engine, request)[1].result()
+
+
+def run_all(engine: Engine, requests: list[GenerateRequest]) -> list[Completion]:
+    """Handed over in one piece, so that they run side by side however busy the machine is."""
+    waiters = [Waiter() for _ in requests]
+    engine.submit_group([*requests], [waiter.sink for waiter in waiters])
+    return [waiter.result() for waiter in waiters]
 
 
 def prompt(text: str) -> list[int]:
