@@ -10,9 +10,13 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 import pytest
+import torch
 from pydantic import BaseModel
+from torch import Tensor
 
-from tests.support.tiny_server import ASCII_ONLY, Served, serving, tiny_runtime
+from tests.support.byte_tokenizer import VOCAB
+from tests.support.tiny_engine import TOKENIZER
+from tests.support.tiny_server import ASCII_ONLY, Served, serving, tiny_reference, tiny_runtime
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs are not ours to mend
 
@@ -123,17 +127,37 @@ def test_lm_eval_local_completions(server: Served) -> None:
         model="tiny", base_url=f"{server.url}/v1/completions", tokenizer_backend=None, tokenized_requests=False,
         num_concurrent=1, max_retries=1, batch_size=4, max_length=2000,
     )  # fmt: skip
-    pairs = [("The sky is", " blue"), ("The sky is", " green"), ("Two and two", " make four")]
-    tokens = [(pair, [3 + b for b in pair[0].encode()], [3 + b for b in pair[1].encode()]) for pair in pairs]
-    model.tokenized_requests, model.tokenizer = (
-        True,
-        object(),
-    )  # the ids are made above; it only asks whether it has one
-    found = model._loglikelihood_tokens(tokens)
-    for (context, continuation), (total, is_greedy) in zip(pairs, found, strict=True):
-        exact = server.ok("/select", text=context, choices=[continuation])["choices"][0]["sum_logprob"]
-        assert total == pytest.approx(exact, abs=1e-3)
-        assert is_greedy in {True, False}
+    model.tokenized_requests = True
+    model.tokenizer = object()  # the ids are made here; it only asks whether it has one
+    items = list(_continuations())
+    found = model._loglikelihood_tokens([(("", ""), context, continuation) for context, continuation in items])
+    expected = [_log_likelihood(*item) for item in items]
+    assert [total for total, _ in found] == pytest.approx([total for total, _ in expected], abs=1e-3)
+    assert [is_greedy for _, is_greedy in found] == [is_greedy for _, is_greedy in expected]
+
+
+def _continuations() -> Iterator[tuple[list[int], list[int]]]:
+    """A context, and what follows it: what the model is surest of, that with another end, and a word."""
+    for text in ("The sky is", "Two and two make"):
+        context, best = TOKENIZER.encode(text), []
+        for _ in range(3):
+            best.append(int(_next_logprobs(context + best)[-1].argmax()))
+        for continuation in (best, best[:-1] + TOKENIZER.encode("!"), TOKENIZER.encode(" blue")):
+            yield context, continuation
+
+
+def _log_likelihood(context: list[int], continuation: list[int]) -> tuple[float, bool]:
+    """By transformers: of the continuation, and whether each of its tokens is the likeliest."""
+    logprobs = _next_logprobs(context + continuation)[len(context) - 1 : -1]
+    total = sum(float(row[token]) for row, token in zip(logprobs, continuation, strict=True))
+    return total, logprobs.argmax(-1).tolist() == continuation
+
+
+def _next_logprobs(ids: list[int]) -> Tensor:
+    """[tokens, VOCAB] by transformers, in float32. Its columns beyond the tokenizer's have no part in them."""
+    with torch.no_grad():
+        logits: Tensor = tiny_reference()(torch.tensor([ids])).logits[0, :, :VOCAB]
+    return logits.log_softmax(-1)
 
 
 @_needs("lm_eval")

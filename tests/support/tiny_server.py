@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import openai
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from lmprog_runtime.config import RuntimeConfig
 from lmprog_runtime.model.decoder import TorchExecutor
@@ -24,13 +25,13 @@ from lmprog_runtime.runtime import LocalRuntime
 from lmprog_runtime.server.launch import DrainingServer, make_server
 from lmprog_runtime.server.settings import ServerSettings
 from lmprog_runtime.server.state import ServerState
-from tests.support.byte_tokenizer import CHATML, FIRST_BYTE
+from tests.support import tiny_engine
+from tests.support.byte_tokenizer import CHATML
 from tests.support.tiny_engine import TINY_VOCAB, TOKENIZER
 from tests.support.tiny_models import make_model
 
 CONTEXT, SLOTS = 4096, 16384
-ASCII_ONLY = {str(token_id): -100 for token_id in range(TINY_VOCAB) if not 32 <= token_id - FIRST_BYTE < 127}
-"""Bias that keeps a random model from ending, and from bytes that are no text."""
+ASCII_ONLY = {str(token_id): bias for token_id, bias in tiny_engine.ASCII_ONLY.items()}  # as JSON has it
 
 
 @cache
@@ -38,6 +39,13 @@ def _directory() -> Path:
     directory = Path(mkdtemp(prefix="lmprog-tiny-server-"))
     make_model("llama", vocab_size=TINY_VOCAB, max_position_embeddings=CONTEXT).save_pretrained(directory)
     return directory
+
+
+@cache
+def tiny_reference() -> PreTrainedModel:
+    """Its model in transformers, in float32."""
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(_directory(), dtype="float32")
+    return model.eval()
 
 
 def tiny_runtime(*, template: str | None = CHATML, slots: int = SLOTS, **settings: Any) -> LocalRuntime:
