@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, NamedTuple
+from contextlib import closing
+from typing import NamedTuple
 
 import pytest
 
-from lmprog_runtime.config import RuntimeConfig
-from lmprog_runtime.model.files import ModelFiles
 from lmprog_runtime.request import Completion, GenerateRequest
-from lmprog_runtime.runtime import LocalRuntime
 from lmprog_runtime.verification import CacheVerifier
-from tests.support.byte_tokenizer import CHATML
-from tests.support.tiny_engine import CONTEXT, TOKENIZER, greedy, prompt, run, tiny_directory, tiny_executor
+from tests.support.tiny_engine import greedy, prompt, run
+from tests.support.tiny_local import tiny_local
 
 IDS = prompt("a prompt of three blocks of tokens, for KV is kept below the pool in whole blocks of 64 tokens.  " * 2)[
     : 3 * 64
 ]
-
-
-def _runtime(**settings: Any) -> LocalRuntime:
-    files = ModelFiles("tiny", Path(tiny_directory()), "tiny", CONTEXT, CHATML, None)
-    config = RuntimeConfig(debug_checks=True, step_tokens=64, max_running=32, **settings)
-    return LocalRuntime(files, tiny_executor(512), TOKENIZER, config)
 
 
 class _Reloaded(NamedTuple):
@@ -33,16 +24,13 @@ class _Reloaded(NamedTuple):
 
 
 def _evicted_and_asked_again(codec: str) -> _Reloaded:
-    runtime = _runtime(host_cache_bytes=10**7, kv_codec=codec)
-    try:
+    with closing(tiny_local(host_cache_bytes=10**7, kv_codec=codec)) as runtime:
         cold = run(runtime.engine, GenerateRequest(IDS, greedy(8, logprobs=True)))
         cache = runtime.engine.cache
         runtime.on_engine(lambda: cache.evict(cache.num_slots))
         assert cache.tiers is not None
         kept = cache.tiers.host.used_bytes
         warm = run(runtime.engine, GenerateRequest(IDS, greedy(8, logprobs=True)))
-    finally:
-        runtime.close()
     assert cold.usage.cached_tokens == 0
     assert warm.loaded == (len(IDS) - 1, 0)
     return _Reloaded(cold, warm, kept)
@@ -73,11 +61,8 @@ def test_a_share_of_the_requests_is_verified() -> None:
 
 
 def test_a_runtime_verifies_the_share_it_was_told() -> None:
-    runtime = _runtime(verify_cache=0.25)
-    try:
+    with closing(tiny_local(verify_cache=0.25)) as runtime:
         verifier = runtime.engine.verifier
         assert verifier is not None
         wanted = sum(verifier.wants(GenerateRequest(IDS, greedy())) for _ in range(2000))
-    finally:
-        runtime.close()
     assert wanted == pytest.approx(500, rel=0.1)

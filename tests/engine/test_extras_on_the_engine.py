@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date
 from enum import Enum
-from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
 from pydantic import BaseModel, Field
 
-from lmprog import IncompleteOutput, Runtime, assistant, function, gen, select, use_tools, user
+from lmprog import IncompleteOutput, assistant, function, gen, select, use_tools, user
 from lmprog.backends.replay import RecordingBackend, ReplayBackend
 from lmprog.report import render_html, render_tree, totals, trace_events
 from lmprog.report.layout import entry_of
-from lmprog_runtime.config import RuntimeConfig
-from lmprog_runtime.model.files import ModelFiles
-from lmprog_runtime.runtime import LocalRuntime
-from tests.support.byte_tokenizer import CHATML
-from tests.support.tiny_engine import CONTEXT, TOKENIZER, tiny_directory, tiny_executor
 
 
 class Mood(Enum):
@@ -42,14 +35,6 @@ class Note:
 class Answer(BaseModel):
     yes: bool
     size: tuple[Literal[1, 2], Mood]
-
-
-@pytest.fixture
-def backend() -> Iterator[Runtime]:
-    files = ModelFiles("tiny", Path(tiny_directory()), "tiny", CONTEXT, CHATML, None)
-    config = RuntimeConfig(debug_checks=True, step_tokens=64, max_running=32)
-    with Runtime.over(LocalRuntime(files, tiny_executor(2048), TOKENIZER, config)) as runtime:
-        yield runtime
 
 
 @pytest.mark.parametrize("spec", [Note, Answer, list[Mood], dict[Literal["x", "y"], bool], Note | Answer, date])

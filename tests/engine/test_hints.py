@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from lmprog import Runtime, State, function, gen
 from lmprog.errors import Cancelled
-from lmprog_runtime.config import RuntimeConfig
-from lmprog_runtime.model.files import ModelFiles
 from lmprog_runtime.request import GenerateRequest
 from lmprog_runtime.runtime import LocalRuntime
-from tests.support.byte_tokenizer import CHATML, FIRST_BYTE
-from tests.support.tiny_engine import CONTEXT, TINY_VOCAB, TOKENIZER, greedy, prompt, run, tiny_directory, tiny_executor
+from tests.support.tiny_engine import ASCII_ONLY, greedy, prompt, run
 from tests.support.tiny_server import eventually
 
 PREFIX = "a prefix that all branches share: "
-ASCII_ONLY = {token_id: -100.0 for token_id in range(TINY_VOCAB) if not 32 <= token_id - FIRST_BYTE < 127}
-
-
-@pytest.fixture
-def runtime() -> Iterator[LocalRuntime]:
-    files = ModelFiles("tiny", Path(tiny_directory()), "tiny", CONTEXT, CHATML, None)
-    config = RuntimeConfig(debug_checks=True, step_tokens=64, max_running=32)
-    local = LocalRuntime(files, tiny_executor(1024), TOKENIZER, config)
-    yield local
-    local.close()
 
 
 @function

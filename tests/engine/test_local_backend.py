@@ -5,45 +5,15 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import itertools
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from lmprog import Runtime, State, assistant, function, gen, select, system, user
 from lmprog.errors import Cancelled, EngineFailed, InvalidArgument, PromptTooLong, UnencodableText
 from lmprog.sampling import OF_ONE_CALL
-from lmprog_runtime.config import RuntimeConfig
-from lmprog_runtime.model.files import ModelFiles
 from lmprog_runtime.request import GenerateRequest, SamplingParams
-from lmprog_runtime.runtime import LocalRuntime
-from tests.support.byte_tokenizer import CHATML, FIRST_BYTE
-from tests.support.tiny_engine import (
-    CONTEXT,
-    TINY_VOCAB,
-    TOKENIZER,
-    greedy,
-    prompt,
-    run,
-    tiny_directory,
-    tiny_executor,
-)
-
-
-def _backend(**settings: object) -> Runtime:
-    files = ModelFiles("tiny", Path(tiny_directory()), "tiny", CONTEXT, CHATML, None)
-    config = RuntimeConfig(debug_checks=True, step_tokens=64, max_running=32, **settings)  # type: ignore[arg-type]
-    return Runtime.over(LocalRuntime(files, tiny_executor(2048), TOKENIZER, config))
-
-
-@pytest.fixture
-def backend() -> Iterator[Runtime]:
-    with _backend() as runtime:
-        yield runtime
-
-
-ASCII_ONLY = {token_id: -100.0 for token_id in range(TINY_VOCAB) if not 32 <= token_id - FIRST_BYTE < 128}
-"""Bias that keeps a random model from ending, and from bytes that are no text."""
+from tests.support.byte_tokenizer import FIRST_BYTE
+from tests.support.tiny_engine import ASCII_ONLY, CONTEXT, TOKENIZER, greedy, prompt, run
 
 
 @function
@@ -160,8 +130,7 @@ def test_a_crash_of_the_model_reaches_the_reader_with_its_cause(backend: Runtime
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-def test_closing_the_runtime_ends_programs_that_run() -> None:
-    backend = _backend()
+def test_closing_the_runtime_ends_programs_that_run(backend: Runtime) -> None:
     state = straight.run("abc", "def", backend=backend, stream=True)
     backend.close()
     with contextlib.suppress(Cancelled, RuntimeError):

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lmprog import Reasoning, Runtime, State, beam, function, gen, select, separate_reasoning
 from lmprog.report.reuse import cached_characters
-from lmprog_runtime.config import RuntimeConfig
-from lmprog_runtime.model.files import ModelFiles
-from lmprog_runtime.runtime import LocalRuntime
-from tests.support.byte_tokenizer import CHATML, FIRST_BYTE
-from tests.support.tiny_engine import CONTEXT, TINY_VOCAB, TOKENIZER, tiny_directory, tiny_executor
+from tests.support.byte_tokenizer import FIRST_BYTE
+from tests.support.tiny_engine import TINY_VOCAB
 
 TWO_LETTERS = {token_id: -100.0 for token_id in range(TINY_VOCAB) if token_id - FIRST_BYTE not in (*b"ab",)}
 THOUGHTS = Reasoning("(", "bb", starts_inside=True)
@@ -32,14 +27,6 @@ WAYS: dict[str, Any] = {
     "select": select("x", ["yes", "no way"]),
     "select, beginnings shared": select("x", ["no", "no way"]),
 }
-
-
-@pytest.fixture
-def backend() -> Iterator[Runtime]:
-    files = ModelFiles("tiny", Path(tiny_directory()), "tiny", CONTEXT, CHATML, None)
-    config = RuntimeConfig(debug_checks=True, step_tokens=64, max_running=32)
-    with Runtime.over(LocalRuntime(files, tiny_executor(2048), TOKENIZER, config)) as runtime:
-        yield runtime
 
 
 @pytest.mark.parametrize("way", WAYS)

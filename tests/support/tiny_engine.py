@@ -21,12 +21,14 @@ from lmprog_runtime.model.tokenizer import Tokenizer
 from lmprog_runtime.model.weights import open_weights
 from lmprog_runtime.request import Completion, Constraint, GenerateRequest, SamplingParams, ScoreRequest, Sink
 from lmprog_runtime.scheduler import Scheduler, SchedulerConfig
-from tests.support.byte_tokenizer import VOCAB, make_byte_tokenizer
+from tests.support.byte_tokenizer import FIRST_BYTE, VOCAB, make_byte_tokenizer
 from tests.support.tiny_models import make_model
 
 CONTEXT = 256
 TINY_VOCAB = VOCAB + 13  # rows that no token of the tokenizer uses, as real models have them
 TOKENIZER = make_byte_tokenizer(vocab_size=TINY_VOCAB)
+ASCII_ONLY = {token_id: -100.0 for token_id in range(TINY_VOCAB) if not 32 <= token_id - FIRST_BYTE < 127}
+"""Bias that keeps a random model from ending, and from bytes that are no text."""
 
 
 @cache
