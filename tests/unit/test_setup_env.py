@@ -45,10 +45,10 @@ class Machine:
         parts = {"bash": BASH, "is_wrong": int(is_wrong), "venv": venv if has_venv else "exit 1", "pip": pip}
         self.add("python3", PYTHON.format(**parts))
 
-    def set_up(self) -> tuple[int, str]:
+    def set_up(self, extras: str = "runtime") -> tuple[int, str]:
         """Exit status, and what it says."""
         done = subprocess.run(
-            [str(BASH), "scripts/setup_env", "runtime"],
+            [str(BASH), "scripts/setup_env", extras],
             cwd=self.root, env={"PATH": str(self.bin)}, capture_output=True, text=True,
         )  # fmt: skip
         assert done.stdout == ""
@@ -103,3 +103,40 @@ def test_what_pip_said_last_is_shown(machine: Machine) -> None:
     assert status == 1
     assert told.endswith("no room\nInstalling failed; the whole log is in .venv/install.log.\n")
     assert machine.set_up()[0] == 1, "it is not taken for installed"
+
+
+def test_the_demo_runs_on_what_the_tests_installed(machine: Machine) -> None:
+    machine.add_python()
+    machine.add("g++")
+    assert "Installing lmprog[all,clients]" in machine.set_up("all,clients")[1]
+    assert machine.set_up("runtime") == (0, "")
+
+
+def test_the_tests_need_more_than_the_demo(machine: Machine) -> None:
+    machine.add_python()
+    machine.add("g++")
+    machine.set_up("runtime")
+    assert "Installing lmprog[all,clients]" in machine.set_up("all,clients")[1]
+    assert machine.set_up("all,clients") == machine.set_up("runtime") == (0, "")
+
+
+@pytest.mark.parametrize("first", ["runtime", "all,clients"])
+def test_another_state_of_the_files_is_installed_and_replaces_the_first(machine: Machine, first: str) -> None:
+    machine.add_python()
+    machine.add("g++")
+    settings = machine.root / "pyproject.toml"
+    before = settings.read_text()
+    machine.set_up(first)
+    settings.write_text(before + "\n# changed\n")
+    assert "Installing lmprog[runtime]" in machine.set_up("runtime")[1]
+    settings.write_text(before)
+    assert "Installing lmprog[runtime]" in machine.set_up("runtime")[1]
+
+
+def test_an_attempt_that_failed_leaves_nothing_that_counts_as_installed(machine: Machine) -> None:
+    machine.add_python()
+    machine.add("g++")
+    machine.set_up("runtime")
+    (machine.root / ".venv/bin/python").write_text(f"#!{BASH}\nexit 1\n")
+    assert machine.set_up("all,clients")[0] == 1
+    assert machine.set_up("runtime")[0] == 1
