@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmprog_runtime.errors import ModelUnsupported
+from lmprog_runtime.model.gguf_reader import StoredTensor, read_gguf
 from lmprog_runtime.model.gguf_tokenizer import special_ids, write_tokenizer
 
 Progress = Callable[[int], object]  # called with the number of bytes written since the last call
@@ -78,7 +79,7 @@ class GgufTensor(NamedTuple):
     name: str  # in Hugging Face layout
     dtype: str  # as safetensors writes it
     shape: tuple[int, ...]
-    source: Any  # gguf.ReaderTensor
+    source: StoredTensor
     heads: int  # rows are rotary pairs of this many heads; 0: rows stay as they are
 
     @property
@@ -88,11 +89,11 @@ class GgufTensor(NamedTuple):
     @property
     def kind(self) -> str:
         """How the file stores it: "F32", "Q4_1", ..."""
-        return str(self.source.tensor_type.name)
+        return str(self.source.kind.name)
 
     def raw(self) -> NDArray[np.uint8]:
         """The bytes of its blocks."""
-        return np.asarray(self.source.data).view(np.uint8)
+        return self.source.data
 
     def floats(self) -> NDArray[np.float32]:
         """[shape] its values, an array of its own."""
@@ -106,18 +107,11 @@ class GgufFile:
     """
 
     def __init__(self, path: Path, *, quantised_as: Literal["F32", "BF16"] = "F32") -> None:
-        from gguf import GGUFReader
-
-        try:
-            reader = GGUFReader(str(path))
-        except (ValueError, IndexError, KeyError, UnicodeDecodeError) as error:
-            raise ModelUnsupported(f"{path} is not a complete GGUF file ({error}); fetch it again.") from error
-        self.metadata: dict[str, Any] = {name: field.contents() for name, field in reader.fields.items()}
+        self.metadata, tensors = read_gguf(path)
         self._architecture = _architecture(self.metadata, path)
         self._quantised_as = quantised_as
-        # the reader is not kept: it holds over 1,000 bytes of each token and merge
-        self.tensors = [self._plan(tensor) for tensor in reader.tensors if tensor.name != _ROPE_FREQUENCIES]
-        self._rope_frequencies = [tensor.data for tensor in reader.tensors if tensor.name == _ROPE_FREQUENCIES]
+        self.tensors = [self._plan(tensor) for tensor in tensors if tensor.name != _ROPE_FREQUENCIES]
+        self._rope_frequencies = [t.data.view(np.float32) for t in tensors if t.name == _ROPE_FREQUENCIES]
 
     @property
     def num_bytes(self) -> int:
@@ -142,16 +136,15 @@ class GgufFile:
     def _field(self, name: str, default: Any = None) -> Any:
         return self.metadata.get(f"{self.metadata['general.architecture']}.{name}", default)
 
-    def _plan(self, source: Any) -> GgufTensor:
+    def _plan(self, source: StoredTensor) -> GgufTensor:
         found = _TENSOR.fullmatch(source.name)
         if found is None or found[2] not in _NAMES:
             raise ModelUnsupported(f"The GGUF file has a tensor {source.name!r} that is not understood.")
         layer, part, suffix = found.groups()
         prefix = f"model.layers.{layer}." if layer is not None else ""
-        kind = source.tensor_type.name
-        dtype = kind if kind in _NUMPY_DTYPES else self._quantised_as
-        shape = tuple(int(size) for size in reversed(source.shape))
-        return GgufTensor(f"{prefix}{_NAMES[part]}.{suffix}", dtype, shape, source, self._paired_heads(part))
+        dtype = source.kind.name if source.kind.name in _NUMPY_DTYPES else self._quantised_as
+        name = f"{prefix}{_NAMES[part]}.{suffix}"
+        return GgufTensor(name, dtype, source.shape, source, self._paired_heads(part))
 
     def _paired_heads(self, part: str) -> int:
         if not self._architecture.pairs_rotary_rows or part not in ("attn_q", "attn_k"):
@@ -201,9 +194,7 @@ class GgufFile:
     def _rope_scaling(self) -> dict[str, Any] | None:
         if self._rope_frequencies:
             head_dim = self._sizes()["head_dim"]
-            return _llama3_scaling(
-                np.asarray(self._rope_frequencies[0]), self._field("rope.freq_base", 10000.0), head_dim
-            )
+            return _llama3_scaling(self._rope_frequencies[0], self._field("rope.freq_base", 10000.0), head_dim)
         kind, factor = self._field("rope.scaling.type", "none"), self._field("rope.scaling.factor", 1.0)
         if kind == "none" or factor == 1.0:
             return None
@@ -235,7 +226,7 @@ def write_safetensors(path: Path, tensors: Iterable[GgufTensor], progress: Progr
 def _values(tensor: GgufTensor) -> NDArray[Any]:
     """The tensor's values, rows in the order of Hugging Face layout; bfloat16 as uint16."""
     if tensor.kind in _NUMPY_DTYPES:
-        return _in_layout(np.asarray(tensor.source.data).view(_NUMPY_DTYPES[tensor.kind]), tensor)
+        return _in_layout(tensor.raw().view(_NUMPY_DTYPES[tensor.kind]), tensor)
     values = _dequantized(tensor)
     return _in_layout(_round_to_bfloat16(values) if tensor.dtype == "BF16" else values, tensor)
 
@@ -245,10 +236,10 @@ def _dequantized(tensor: GgufTensor) -> NDArray[np.float32]:
     from gguf.quants import dequantize
 
     values = np.empty(tensor.shape, np.float32)
-    stored = tensor.source.data.reshape(len(values), -1)
+    stored = tensor.raw().reshape(len(values), -1)
     count = max(1, _PART * len(values) // values.size)
     for start in range(0, len(values), count):
-        part = dequantize(stored[start : start + count], tensor.source.tensor_type)
+        part = dequantize(stored[start : start + count], tensor.source.kind)
         values[start : start + count] = part.reshape(-1, *tensor.shape[1:])
     return values
 

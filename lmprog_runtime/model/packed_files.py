@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("lmprog.model")
 
 WORTH_KEEPING = 32_000_000
-"""Bytes of safetensors. Smaller ones are packed as fast as they are read, in tens of milliseconds; GGUF files take
-seconds to parse, whatever their size."""
+"""Bytes of safetensors. Smaller ones are packed as fast as they are read, in tens of milliseconds; the numbers of a
+GGUF file may have to be computed first."""
 
 
 def packed_weights(files: ModelFiles, spec: ModelSpec, dtype: str) -> PackedWeights:
