@@ -17,6 +17,7 @@ from lmprog_runtime.cache import CacheConfig, CacheManager, keys
 from lmprog_runtime.scheduler import CascadeRule, Scheduler, SchedulerConfig, Sequence
 
 SPACE = ("model", None, None)
+RULE = CascadeRule(max_states=12, keys_per_state=40, query_group=3, alignment=256)
 
 
 def percentiles(name: str, unit: str, samples: list[float], scale: float) -> str:
@@ -38,7 +39,7 @@ def sequence(tokens: list[int], new: int) -> Sequence:
 def steps(policy: str, *, cascade: bool, running: int = 64, waiting: int = 1000, count: int = 600) -> str:
     """A full house: every finished request is replaced by the next in line, and the line is kept long."""
     random = Random(0)
-    rule = CascadeRule(query_group=3) if cascade else None
+    rule = RULE if cascade else None
     scheduler = Scheduler(
         SchedulerConfig(context_length=8192, max_running=running, policy=policy, cascade=rule),
         CacheManager(CacheConfig(num_slots=65536)),
@@ -68,7 +69,7 @@ def decode(running: int, count: int = 1000) -> str:
     """Nothing but decodes: what a step costs beside the model."""
     random = Random(0)
     scheduler = Scheduler(
-        SchedulerConfig(context_length=8192, max_running=running, cascade=CascadeRule(query_group=3)),
+        SchedulerConfig(context_length=8192, max_running=running, cascade=RULE),
         CacheManager(CacheConfig(num_slots=65536 * 4)),
     )
     head = random.choices(range(49152), k=500)

@@ -7,6 +7,7 @@ causally, all later rows see all of it, and one item with a diagonal says both.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,17 +19,24 @@ from lmprog_runtime.scheduler.chunk import Chunk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CascadeRule:
-    """A shared part becomes one item when all hold; the executor knows from where on that is faster."""
+    """A shared part becomes one item when all hold; the executor knows from where on that is faster.
 
-    min_keys: int = 512  # length of the shared part
-    min_rows: int = 32  # rows that share it, times `query_group`
-    min_saved: int = 0  # keys that need not be read again: length of the part, times the rows but one
+    A chunk alone reads each key once for all its states (rows times `query_group`). With few of them reading is what it
+    takes time for, and reading together saves it. With many it is arithmetic, which stays, and states that have to be
+    merged are added.
+    """
+
+    min_saved: int = 1  # keys that need not be read again: length of the part, times the chunks but one
+    max_states: float = math.inf  # of a chunk, on average
+    keys_per_state: int = 0  # length of the part, over the states of a chunk on average
     query_group: int = 1  # query heads per KV head
-    alignment: int = 128  # parts begin and end at multiples of this position, so that sums are cut at the same places
+    alignment: int = 1  # parts begin and end at multiples of this position, so that sums are cut at the same places
 
-    def pays(self, rows: int, keys: int) -> bool:
-        is_wide = rows * self.query_group >= self.min_rows
-        return keys >= self.min_keys and is_wide and keys * (rows - 1) >= self.min_saved
+    def pays(self, chunks: int, rows: int, keys: int) -> bool:
+        """Whether `chunks` with `rows` in all attend together to `keys`."""
+        states = rows * self.query_group / chunks
+        is_sparse = states <= self.max_states and keys >= states * self.keys_per_state
+        return is_sparse and keys * (chunks - 1) >= self.min_saved
 
 
 class SharedPart(NamedTuple):
@@ -89,7 +97,7 @@ def shared_parts(rows: Items[int], common: list[int], rule: CascadeRule) -> list
             continue
         shared = min(common[first : last - 1])
         high = shared - shared % rule.alignment
-        if rule.pays(sum(rows[first:last]), high - low):
+        if rule.pays(last - first, sum(rows[first:last]), high - low):
             found.append(SharedPart(first, last, low, high))
             low = high
         cuts = [index + 1 for index in range(first, last - 1) if common[index] == shared]

@@ -138,7 +138,7 @@ def alone(make_loop: MakeLoop) -> list[list[list[int]]]:
     return [[loop.run(branch, new=5, use_cache=False)[0] for branch in program(number)] for number in range(10)]
 
 
-@pytest.mark.parametrize("cascade", [None, CascadeRule(min_keys=16, min_rows=2, alignment=16)])
+@pytest.mark.parametrize("cascade", [None, CascadeRule(alignment=16)])
 def test_forked_programs_repeat_the_cold_ones(
     make_loop: MakeLoop, cascade: CascadeRule | None, alone: list[list[list[int]]]
 ) -> None:

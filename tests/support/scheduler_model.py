@@ -49,7 +49,7 @@ class SchedulerModel:
             tiers=random.choice([None, Tiers(tiers, self.executor)]),
         )
         cascade = CascadeRule(
-            min_keys=random.choice([1, 6]), min_rows=random.choice([1, 4]), alignment=random.choice([1, 4])
+            min_saved=random.choice([1, 12]), max_states=random.choice([2, 100]), alignment=random.choice([1, 4])
         )
         self.scheduler = Scheduler(
             SchedulerConfig(

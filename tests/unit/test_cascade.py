@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 
 from lmprog_runtime.cache import CacheConfig, CacheManager
+from lmprog_runtime.model.executor import Executor
+from lmprog_runtime.model.model_spec import make_spec
+from lmprog_runtime.runtime import cascade_rule
 from lmprog_runtime.scheduler import CascadeRule, ScheduledStep, Scheduler, SchedulerConfig, Sequence, TokenTree
 from lmprog_runtime.scheduler.cascade import SharedPart, shared_parts
 from lmprog_runtime.step import ALL_KEYS
@@ -32,7 +37,7 @@ def shared_items(step: ScheduledStep) -> list[list[int]]:
     return [item for item in step.batch.plan.items.tolist() if item[1] > max(rows_of_chunks)]
 
 
-EVERY = CascadeRule(min_keys=1, min_rows=1, alignment=1)
+EVERY = CascadeRule()
 
 
 def test_nested_shared_parts_are_found_and_decoded_together() -> None:
@@ -75,7 +80,7 @@ def test_the_one_that_computes_a_shared_part_goes_first_in_the_same_step() -> No
 @pytest.mark.parametrize("step_tokens", [32, 50, 400])
 def test_outputs_do_not_depend_on_grouping(alignment: int, step_tokens: int) -> None:
     rng = random.Random(alignment * step_tokens)
-    driver = make(CascadeRule(min_keys=3, min_rows=2, alignment=alignment), step_tokens)
+    driver = make(CascadeRule(min_saved=3, alignment=alignment), step_tokens)
     trunks = [prompt(70, seed=0), prompt(30, seed=0) + prompt(40, seed=1)]
     jobs = [job(rng.choice(trunks)[: rng.randrange(5, 70)] + prompt(rng.randrange(1, 6), seed=n)) for n in range(30)]
     tree = TokenTree((5, 6, 7, 8, 9), (-1, 0, 1, 0, -1))
@@ -106,10 +111,10 @@ def test_rows_computed_apart_are_joined_once_the_tree_has_made_them_one() -> Non
 
 
 def test_the_rule_decides() -> None:
-    rule = CascadeRule(min_keys=512, min_rows=32, query_group=3, alignment=128)
+    rule = CascadeRule(min_saved=5120, alignment=128)
     ten, eleven = [1] * 10, [1] * 11
-    assert shared_parts(ten, [700] * 9, rule) == []  # 30 query rows
-    assert shared_parts(eleven, [700] * 10, rule) == [SharedPart(0, 11, 0, 640)]
+    assert shared_parts(ten, [639] * 9, rule) == []  # 512 keys, nine times
+    assert shared_parts(ten, [640] * 9, rule) == [SharedPart(0, 10, 0, 640)]
     assert shared_parts(eleven, [639] * 10, rule) == [SharedPart(0, 11, 0, 512)]
     assert shared_parts(eleven, [511] * 10, rule) == []
     nested = shared_parts([1] * 24, [1300] * 11 + [100] + [1300] * 11, rule)
@@ -136,7 +141,31 @@ def test_plan_without_a_rule_is_one_item_per_sequence() -> None:
 
 
 def test_a_part_pays_when_it_saves_enough_reading() -> None:
-    rule = CascadeRule(min_keys=512, min_rows=6, min_saved=2048, query_group=3)
-    assert [rule.pays(rows, 1024) for rows in (1, 2, 3)] == [False, False, True]
-    assert [rule.pays(2, keys) for keys in (2047, 2048)] == [False, True]
-    assert not rule.pays(64, 511)
+    rule = CascadeRule(min_saved=2048)
+    assert [rule.pays(chunks, chunks, 1024) for chunks in (1, 2, 3)] == [False, False, True]
+    assert [rule.pays(2, 2, keys) for keys in (2047, 2048)] == [False, True]
+    assert not EVERY.pays(2, 2, 0)
+
+
+def test_a_part_pays_when_reading_is_what_takes_time() -> None:
+    """With 12 states in a chunk and 40 keys for each of them at least; three heads are three states of a row."""
+    rule = CascadeRule(max_states=12, keys_per_state=40, query_group=3)
+    assert [rule.pays(4, 4, keys) for keys in (119, 120)] == [False, True]
+    assert [rule.pays(4, 16, keys) for keys in (479, 480)] == [False, True]
+    assert not rule.pays(4, 17, 100_000)
+    assert rule.pays(8, 7 + 25, 480), "one with many rows, and seven that save"
+
+
+def test_decodes_are_grouped_by_the_cpu_executor_and_long_extends_by_torch() -> None:
+    config = {"model_type": "llama", "vocab_size": 64, "hidden_size": 576, "intermediate_size": 64}
+    spec = make_spec({**config, "num_hidden_layers": 1, "num_attention_heads": 9, "num_key_value_heads": 3})
+    native, torch, unknown = (
+        cascade_rule(cast(Executor, SimpleNamespace(name=name, spec=known)))
+        for name, known in (("cpu", spec), ("torch", spec), ("hf", None))
+    )
+    assert unknown is None
+    assert native is not None
+    assert torch is not None
+    decodes, few_shot = (16, 16, 256), (12, 12 * 40, 1024)
+    assert (native.pays(*decodes), native.pays(*few_shot)) == (True, False)
+    assert (torch.pays(*decodes), torch.pays(*few_shot)) == (False, True)
