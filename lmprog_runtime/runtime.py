@@ -173,10 +173,10 @@ def _cache_config(config: RuntimeConfig, num_slots: int) -> CacheConfig:
 def cascade_rule(executor: Executor) -> CascadeRule | None:
     """When chunks that share a prefix attend to it together; None where the model's shape is not known.
 
-    From `scripts/bench_cascade.py --grid`. Decodes on the CPU executor gain at any length, requests with several new
-    tokens at long ones, and prompts of tens of new tokens, which compute more than they read, lose. In plain torch it
-    costs 18 ms a step, whatever is saved. Parts end where the CPU executor cuts the keys of every row, so the logits
-    are equal bit for bit.
+    From `scripts/bench_cascade.py --grid`. Decodes on the CPU executor gain at any length, and requests with several
+    new tokens at long ones; prompts of tens of new tokens, which compute more than they read, would lose. In plain
+    torch it costs 18 ms a step, whatever is saved. Parts end where the CPU executor cuts the keys of every row, so the
+    logits are equal bit for bit.
     """
     spec: ModelSpec | None = getattr(executor, "spec", None)
     if spec is None:

@@ -93,7 +93,8 @@ def print_steps(executor: CpuExecutor, rule: CascadeRule, points: list[Point], a
 
 
 def pays(rule: CascadeRule, point: Point) -> bool:
-    return rule.pays(point.branches, point.branches * point.new, point.prefix - point.prefix % rule.alignment)
+    shared = point.prefix - point.prefix % rule.alignment
+    return rule.takes(point.new) and rule.pays(point.branches, point.branches * point.new, shared)
 
 
 def step_of(point: Point, alignment: int) -> StepBatch:

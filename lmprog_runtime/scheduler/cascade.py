@@ -1,8 +1,8 @@
 """Which rows of a step share which part of their prefix, and when it pays to attend to it together.
 
-Sequences are put in depth-first order over the tree, so that those below a node are neighbours. A shared part is then
-one item over all their rows. The one that computes a shared part in this very step goes first: its rows see it
-causally, all later rows see all of it, and one item with a diagonal says both.
+Chunks with many rows attend alone. The others are put in depth-first order over the tree, so that those below a node
+are neighbours. A shared part is then one item over all their rows. The one that computes a shared part in this very
+step goes first: its rows see it causally, all later rows see all of it, and one item with a diagonal says both.
 """
 
 from __future__ import annotations
@@ -19,24 +19,27 @@ from lmprog_runtime.scheduler.chunk import Chunk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CascadeRule:
-    """A shared part becomes one item when all hold; the executor knows from where on that is faster.
+    """When the chunks of a step attend together to what they share; the executor knows from where on that is faster.
 
     A chunk alone reads each key once for all its states (rows times `query_group`). With few of them reading is what it
     takes time for, and reading together saves it. With many it is arithmetic, which stays, and states that have to be
     merged are added.
     """
 
-    min_saved: int = 1  # keys that need not be read again: length of the part, times the chunks but one
-    max_states: float = math.inf  # of a chunk, on average
+    max_states: float = math.inf  # of a chunk; those with more are left out
     keys_per_state: int = 0  # length of the part, over the states of a chunk on average
+    min_saved: int = 1  # keys that need not be read again: length of the part, times the chunks but one
     query_group: int = 1  # query heads per KV head
     alignment: int = 1  # parts begin and end at multiples of this position, so that sums are cut at the same places
 
+    def takes(self, rows: int) -> bool:
+        """Whether a chunk of so many rows is one that can gain."""
+        return rows * self.query_group <= self.max_states
+
     def pays(self, chunks: int, rows: int, keys: int) -> bool:
-        """Whether `chunks` with `rows` in all attend together to `keys`."""
-        states = rows * self.query_group / chunks
-        is_sparse = states <= self.max_states and keys >= states * self.keys_per_state
-        return is_sparse and keys * (chunks - 1) >= self.min_saved
+        """Whether `chunks` that the rule takes, with `rows` in all, attend together to `keys`."""
+        is_long = keys * chunks >= rows * self.query_group * self.keys_per_state
+        return is_long and keys * (chunks - 1) >= self.min_saved
 
 
 class SharedPart(NamedTuple):

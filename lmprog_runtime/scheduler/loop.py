@@ -261,15 +261,20 @@ class Scheduler:
 
     def _build(self, chunks: list[Chunk]) -> ScheduledStep:
         rule = self.config.cascade
-        if rule is None or len(chunks) < 2:
+        if rule is None:
             return build_step(chunks)
-        sequences = [chunk.sequence for chunk in chunks]
+        taken = [chunk for chunk in chunks if rule.takes(chunk.end - chunk.start)]
+        if len(taken) < 2:
+            return build_step(chunks)
+        sequences = [chunk.sequence for chunk in taken]
         if sequences != self._laid_out:
-            self._layout, self._laid_out, self._shared_rows = lay_out(chunks), sequences, []
-        ordered = [chunks[index] for index in self._layout.order]
+            self._layout, self._laid_out, self._shared_rows = lay_out(taken), sequences, []
+        ordered = [taken[index] for index in self._layout.order]
         rows = [chunk.end - chunk.start for chunk in ordered]
         if rows != self._shared_rows:
             self._shared, self._shared_rows = shared_parts(rows, self._layout.common, rule), rows
+        if len(taken) < len(chunks):
+            ordered += [chunk for chunk in chunks if not rule.takes(chunk.end - chunk.start)]
         return build_step(ordered, self._shared)
 
     # -- admitting

@@ -148,12 +148,43 @@ def test_a_part_pays_when_it_saves_enough_reading() -> None:
 
 
 def test_a_part_pays_when_reading_is_what_takes_time() -> None:
-    """With 12 states in a chunk and 40 keys for each of them at least; three heads are three states of a row."""
+    """With 12 states in a chunk at most, and 40 keys for each of them; three heads are three states of a row."""
     rule = CascadeRule(max_states=12, keys_per_state=40, query_group=3)
     assert [rule.pays(4, 4, keys) for keys in (119, 120)] == [False, True]
     assert [rule.pays(4, 16, keys) for keys in (479, 480)] == [False, True]
-    assert not rule.pays(4, 17, 100_000)
-    assert rule.pays(8, 7 + 25, 480), "one with many rows, and seven that save"
+    assert [rule.takes(rows) for rows in (1, 4, 5)] == [True, True, False]
+
+
+def test_a_chunk_of_many_rows_attends_alone_and_the_others_share() -> None:
+    driver = make(CascadeRule(max_states=4))
+    trunk = prompt(50, seed=0)
+    driver.submit(*(decodes := [job([*trunk, number], new=4) for number in range(4)]))
+    driver.step()
+    driver.submit(extend := job(trunk + prompt(30, seed=1)))
+    step = driver.step()
+    assert step is not None
+    assert [(row, rows, keys) for row, rows, _, keys, *_ in step.batch.plan.items.tolist()] == [
+        (0, 4, 50),
+        *((row, 1, 2) for row in range(4)),
+        (4, 30, 80),
+    ]
+    driver.run()
+    for sequence in [*decodes, extend]:
+        verify(driver, sequence)
+
+
+def test_few_rows_share_what_a_chunk_of_many_computes_in_the_same_step() -> None:
+    driver = make(CascadeRule(max_states=4))
+    trunk = prompt(60, seed=0)
+    leader, *followers = jobs = [job(trunk), *(job([*trunk, number]) for number in range(3))]
+    driver.submit(*jobs)
+    step = driver.step()
+    assert step is not None
+    assert [chunk.sequence for chunk in step.chunks] == [*followers, leader]
+    assert step.batch.plan.items[0, :4].tolist() == [0, 3, 0, 60]
+    driver.run()
+    for sequence in jobs:
+        verify(driver, sequence)
 
 
 def test_decodes_are_grouped_by_the_cpu_executor_and_long_extends_by_torch() -> None:
@@ -167,5 +198,5 @@ def test_decodes_are_grouped_by_the_cpu_executor_and_long_extends_by_torch() -> 
     assert native is not None
     assert torch is not None
     decodes, few_shot = (16, 16, 256), (12, 12 * 40, 1024)
-    assert (native.pays(*decodes), native.pays(*few_shot)) == (True, False)
-    assert (torch.pays(*decodes), torch.pays(*few_shot)) == (False, True)
+    assert (native.pays(*decodes), native.takes(40)) == (True, False)
+    assert (torch.pays(*decodes), torch.takes(40) and torch.pays(*few_shot)) == (False, True)
