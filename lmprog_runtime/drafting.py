@@ -59,15 +59,10 @@ class Drafter:
         self._grammar = grammar
         self._lookups, self._tails = Acceptance(), Acceptance()
         self._source = self._lookups
-        self._confirmed = 0
         self.drafts: list[int] = []  # the guesses being verified
+        self.pending = 0  # of them, those that are neither confirmed nor dropped
         self.drafted = 0  # of this request
         self.accepted = 0
-
-    @property
-    def pending(self) -> int:
-        """Guesses that are neither confirmed nor dropped."""
-        return len(self.drafts) - self._confirmed
 
     def draft(self, key: Callable[[], bytes], state: int, running: int, most: Callable[[], int]) -> list[int]:
         """At most `most()` guesses after the tokens of `key()` (as `cache.keys` writes them), which are asked for only
@@ -76,42 +71,38 @@ class Drafter:
             self.drafts = self._tail(state, running, most) or self._lookup(key, state, running, most)
         except ConstraintTooLarge:  # looking ahead met a limit that the output itself may never reach
             self.drafts = []
-        self.drafted += len(self.drafts)
+        self.pending = len(self.drafts)
+        self.drafted += self.pending
         return self.drafts
 
     def confirm(self, token_ids: list[int]) -> int:
         """Tokens were accepted: how many of them, from the first on, are the next guesses."""
         same = 0
-        for guess, token_id in zip(self.drafts[self._confirmed :], token_ids, strict=False):
+        for guess, token_id in zip(self.drafts[len(self.drafts) - self.pending :], token_ids, strict=False):
             self._source.note(guess == token_id)
             if guess != token_id:
                 break
             same += 1
-        self._confirmed += same
+        self.pending -= same
         self.accepted += same
         return same
 
     def drop(self) -> None:
         """What is not confirmed was wrong, or its row is not at hand."""
-        self.drafts, self._confirmed = [], 0
-
-    @staticmethod
-    def _count(source: Acceptance, running: int, most: Callable[[], int]) -> int:
-        wanted = source.length(running)
-        return min(wanted, most()) if wanted else 0
+        self.drafts, self.pending = [], 0
 
     def _tail(self, state: int, running: int, most: Callable[[], int]) -> list[int]:
         if self._grammar is None:
             return []
-        count = self._count(self._tails, running, most)
-        if count <= 0:
+        wanted = self._tails.length(running)
+        if not wanted or (count := min(wanted, most())) <= 0:
             return []
         self._source = self._tails
         return self._allowed(self._grammar.guessed_tokens(state)[:count], state)
 
     def _lookup(self, key: Callable[[], bytes], state: int, running: int, most: Callable[[], int]) -> list[int]:
-        count = self._count(self._lookups, running, most)
-        if count <= 0:
+        wanted = self._lookups.length(running)
+        if not wanted or (count := min(wanted, most())) <= 0:
             return []
         self._source = self._lookups
         return self._allowed(what_followed(key(), count), state)

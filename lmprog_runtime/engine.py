@@ -281,7 +281,7 @@ class Engine:
         now = time.monotonic()
         for sequence, start, _ in step.chunks:
             if start < sequence.prompt_length:
-                timing = self._jobs.of(sequence).timing
+                timing = self._jobs.of[sequence].timing
                 if timing.started is None:
                     timing.started = now
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from itertools import groupby
+from dataclasses import replace
+from itertools import accumulate, groupby
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
@@ -46,6 +46,8 @@ class Accepted(NamedTuple):
 class Generation:
     """The output side of one request. Lives on the engine thread."""
 
+    sequence: Sequence  # set when the engine hands it to the scheduler
+
     def __init__(
         self,
         request: GenerateRequest,
@@ -60,9 +62,9 @@ class Generation:
         """`keep_logprobs`: note the log-probability of every sampled token in `kept_logprobs`, asked for or not."""
         self.request, self.sink, self.timing = request, sink, Timing()
         self.kept_logprobs: list[float | None] | None = [] if keep_logprobs else None
-        self.sequence: Sequence | None = None  # set when the engine hands it to the scheduler
         wanted = replace(request.params, logprobs=True) if keep_logprobs else request.params
         self.sampler = SamplerState(wanted, request.token_ids)
+        self._notes_logprobs = wanted.logprobs
         self._tokenizer = tokenizer
         self._grammar, self._state = grammar, grammar.start if grammar else DEAD
         self._jumps, self._speculation = jump_forward and grammar is not None, speculation
@@ -74,33 +76,29 @@ class Generation:
         self._stop_ids = frozenset(request.params.stop_token_ids).union(
             () if request.params.ignore_eos else tokenizer.eos_ids
         )
-        self._healed_length = len(request.prefix_text.decode())  # characters of the prompt's tail, at the front
-        self._to_skip = self._healed_length
-        self._text: list[str] = []
+        self._to_skip = len(request.prefix_text.decode())  # characters of the prompt's tail, at the front
+        self._min_tokens = request.params.min_tokens
+        # one entry for each token of the output
         self._ids: list[int] = []
         self._is_forced: list[bool] = []
-        self._ends: list[int] = []  # characters of output after each token, the healed prompt tail included
-        self._cuts: list[bool] = []  # whether the output can be cut after the token: not inside a character
-        self._logprobs: list[TokenLogprob] = []
+        self._pieces: list[str] = []  # its text, of which the healed prompt tail and stops are not shown
+        self._text: list[str] = []  # what is shown; at the end one more entry, of what was held back
+        self._logprobs: list[TokenLogprob] = []  # none unless wanted
+        self._inside: set[int] = set()  # tokens after which the output cannot be cut: inside a character
+        self._sent = 0  # tokens
         self._prompt_logprobs: dict[int, TokenLogprob] = {}
-        self._unsent = _Unsent()
         self._matched: str | int | None = None
-
-    @property
-    def live_sequence(self) -> Sequence:
-        assert self.sequence is not None, "the engine has handed it to the scheduler"
-        return self.sequence
 
     @property
     def known_length(self) -> int:
         """Tokens of the sequence without the guesses at its end."""
-        return len(self.live_sequence.token_ids) - self.drafter.pending
+        return len(self.sequence.token_ids) - self.drafter.pending
 
     def draft(self, running: int, most: Callable[[], int]) -> list[int]:
         """At most `most()` guesses at the tokens after the sequence, while `running` requests share a step."""
         if not self._speculation:
             return []
-        return self.drafter.draft(self.live_sequence.key, self._state, running, most)
+        return self.drafter.draft(self.sequence.key, self._state, running, most)
 
     # -- before sampling ------------------------------------------------------------------------------------------
 
@@ -111,7 +109,7 @@ class Generation:
         other cuts of the same text would lead the model elsewhere.
         """
         if self._grammar is None:
-            return self._without_end_tokens(None) if self._end_is_too_early() else None
+            return self._without_end_tokens(None) if self._min_tokens and self._end_is_too_early() else None
         if not (self._jumps and self._ids) and (forced := self._forced_next()):
             return self._only(forced[0])
         mask = self._grammar.mask(self._state)
@@ -120,7 +118,7 @@ class Generation:
         return self._without_end_tokens(mask)
 
     def _end_is_too_early(self) -> bool:
-        return len(self._ids) < self.request.params.min_tokens
+        return len(self._ids) < self._min_tokens
 
     def _without_end_tokens(self, mask: NDArray[np.uint32] | None) -> NDArray[np.uint32]:
         out = np.full(self._mask_words, 0xFFFFFFFF, np.uint32) if mask is None else mask.copy()
@@ -146,18 +144,17 @@ class Generation:
 
     def accept(self, sampled: Sampled) -> Accepted:
         """Take one sampled token, and what the constraint forces after it."""
-        if self.timing.first_token is None:
+        if not self._ids:
             self.timing.first_token = time.monotonic()
         token_id = sampled.token_id if self._closer is None else self._closing(self._closer, sampled.token_id)
         if token_id is None:
             return Accepted([], True)
-        is_forced = token_id != sampled.token_id
-        finished = self._take(TokenLogprob(token_id, 0.0, ()) if is_forced else TokenLogprob(*sampled), is_forced)
+        finished = self._take(token_id, sampled if token_id == sampled.token_id else None)
         appended = [token_id]
         while self._jumps and not finished and (forced := self._forced_next()):
             for token_id in forced:
                 self.sampler.skip_draw()
-                finished = self._take(TokenLogprob(token_id, 0.0, ()), is_forced=True)
+                finished = self._take(token_id, None)
                 appended.append(token_id)
                 if finished:
                     break
@@ -189,19 +186,26 @@ class Generation:
         return self._grammar.tokens_to_finish(state)
 
     def _tokens_left(self) -> int:
-        return self.live_sequence.token_limit - len(self.request.token_ids) - len(self._ids)
+        return self.sequence.token_limit - len(self.request.token_ids) - len(self._ids)
 
-    def _take(self, logprob: TokenLogprob, is_forced: bool) -> bool:
-        """Record a token; True when the output ends with it."""
-        token_id = logprob.token_id
-        self._note(logprob, is_forced)
+    def _take(self, token_id: int, sampled: Sampled | None) -> bool:
+        """Record a token, forced if not sampled; True when the output ends with it."""
+        self._ids.append(token_id)
+        self._is_forced.append(sampled is None)
+        self.sampler.observe(token_id)
+        if self._notes_logprobs:
+            self._note_logprob(token_id, sampled)
         if self._grammar is not None:
             self._plan = self._plan[1:] if self._plan[:1] == [token_id] else []
             self._state = self._grammar.advance(self._state, token_id)
         piece = self._detokenizer.push(token_id)
-        self._ends.append((self._ends[-1] if self._ends else 0) + len(piece))
-        self._cuts.append(not self._detokenizer.is_inside_character)
-        if self._show(self._skip_prefix(piece) if self._to_skip else piece):
+        self._pieces.append(piece)
+        if self._detokenizer.is_inside_character:
+            self._inside.add(len(self._pieces) - 1)
+        shown = self._skip_prefix(piece) if self._to_skip else piece
+        if self._stops is None:
+            self._text.append(shown)
+        elif self._is_stopped(self._stops, shown):
             return True
         if token_id in self._stop_ids:
             self._matched = token_id
@@ -209,34 +213,29 @@ class Generation:
         is_final = self._grammar is not None and self._grammar.is_final(self._state)
         return is_final or self._tokens_left() <= 0
 
-    def _note(self, logprob: TokenLogprob, is_forced: bool) -> None:
-        self._ids.append(logprob.token_id)
-        self._is_forced.append(is_forced)
-        self._unsent.forced += is_forced
-        self._unsent.token_ids.append(logprob.token_id)
-        self.sampler.observe(logprob.token_id)
+    def _note_logprob(self, token_id: int, sampled: Sampled | None) -> None:
         if self.kept_logprobs is not None:
-            self.kept_logprobs.append(None if is_forced else logprob.logprob)
+            self.kept_logprobs.append(None if sampled is None else sampled.logprob)
         if self.request.params.logprobs:
-            self._logprobs.append(logprob)
-            self._unsent.logprobs.append(logprob)
+            self._logprobs.append(TokenLogprob(token_id, 0.0, ()) if sampled is None else TokenLogprob(*sampled))
 
     def _skip_prefix(self, piece: str) -> str:
         skipped = min(self._to_skip, len(piece))
         self._to_skip -= skipped
         return piece[skipped:]
 
-    def _show(self, piece: str) -> bool:
-        """Pass text through the stop strings; True when one ended the output."""
-        shown, matched, _ = self._stops.push(piece, is_active=len(self._ids) > self.request.params.min_tokens)
+    def _is_stopped(self, stops: StopMatcher | RegexStopMatcher, piece: str) -> bool:
+        """Show text as far as the stops let it pass; True when one ended the output."""
+        shown, self._matched, _ = stops.push(piece, is_active=len(self._ids) > self._min_tokens)
         self._text.append(shown)
-        self._unsent.text.append(shown)
-        self._matched = matched
-        return matched is not None
+        return self._matched is not None
 
     def _send(self) -> None:
-        if any(self._unsent.text):
-            self.sink.delta(self._unsent.take())
+        sent = self._sent
+        if text := "".join(self._text[sent:]):
+            self._sent = len(self._ids)
+            forced = self._is_forced[sent:].count(True)
+            self.sink.delta(Delta(text, tuple(self._ids[sent:]), tuple(self._logprobs[sent:]), forced))
 
     # -- prompt logprobs ------------------------------------------------------------------------------------------
 
@@ -249,10 +248,8 @@ class Generation:
     def complete(self) -> Completion:
         """The result. Sends what is still to be streamed."""
         reason = self._finish_reason()
-        if not isinstance(self._matched, str):
-            held = self._stops.flush()
-            self._text.append(held)
-            self._unsent.text.append(held)
+        if self._stops is not None and not isinstance(self._matched, str):
+            self._text.append(self._stops.flush())
         self._send()
         text = "".join(self._text)
         kept, tail = self._kept_tokens(text)
@@ -265,12 +262,12 @@ class Generation:
             finish_reason=reason,
             matched_stop=self._matched,
             is_complete=self._is_complete(),
-            usage=Usage(len(prompt), self.live_sequence.cached_tokens, len(self._ids), sum(self._is_forced)),
+            usage=Usage(len(prompt), self.sequence.cached_tokens, len(self._ids), sum(self._is_forced)),
             logprobs=tuple(self._logprobs),
             prompt_logprobs=self._prompt_logprob_list(),
             segments=self._segments(text),
             timing=self.timing.seconds(),
-            loaded=self.live_sequence.loaded_tokens,
+            loaded=self.sequence.loaded_tokens,
             drafts=(self.drafter.drafted, self.drafter.accepted),
         )
 
@@ -287,12 +284,12 @@ class Generation:
 
     def _kept_tokens(self, text: str) -> tuple[int, str]:
         """How many generated tokens lie wholly inside the shown text, and the text after them."""
-        healed = self._healed_length
-        shown = healed + len(text)
+        healed = len(self.request.prefix_text.decode())
+        end, shown = sum(map(len, self._pieces)), healed + len(text)
         count = len(self._ids)
-        while count and not (self._ends[count - 1] <= shown and self._cuts[count - 1] and self._has_text(count - 1)):
+        while count and (end > shown or count - 1 in self._inside or not self._has_text(count - 1)):
             count -= 1
-        end = self._ends[count - 1] if count else 0
+            end -= len(self._pieces[count])
         if end < healed:
             return 0, text  # the healed tail itself was not finished: the caller's pending text stays as it was
         return count, text[end - healed :]
@@ -302,9 +299,11 @@ class Generation:
 
     def _segments(self, text: str) -> tuple[tuple[Literal["generated", "forced"], str], ...]:
         """The text cut where sampled and forced tokens meet. A character belongs to the token that ends it."""
+        healed = len(self.request.prefix_text.decode())
         start, found = 0, list[tuple[Literal["generated", "forced"], str]]()
-        for is_forced, run in groupby(zip(self._is_forced, self._ends, strict=True), key=itemgetter(0)):
-            end = max(start, min(list(run)[-1][1] - self._healed_length, len(text)))
+        ends = accumulate(map(len, self._pieces))
+        for is_forced, run in groupby(zip(self._is_forced, ends, strict=True), key=itemgetter(0)):
+            end = max(start, min(list(run)[-1][1] - healed, len(text)))
             if end > start:
                 found.append(("forced" if is_forced else "generated", text[start:end]))
             start = end
@@ -319,22 +318,7 @@ class Generation:
         return tuple(self._prompt_logprobs[i] for i in range(start, len(self.request.token_ids)))
 
 
-@dataclass
-class _Unsent:
-    """What the next delta will carry."""
-
-    text: list[str] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    forced: int = 0
-
-    def take(self) -> Delta:
-        delta = Delta("".join(self.text), tuple(self.token_ids), tuple(self.logprobs), self.forced)
-        self.text, self.token_ids, self.logprobs, self.forced = [], [], [], 0
-        return delta
-
-
-def _stop_matcher(params: SamplingParams) -> StopMatcher | RegexStopMatcher:
-    if params.stop_regex is None:
-        return StopMatcher(params.stop)
-    return RegexStopMatcher(params.stop_regex, params.stop)
+def _stop_matcher(params: SamplingParams) -> StopMatcher | RegexStopMatcher | None:
+    if params.stop_regex is not None:
+        return RegexStopMatcher(params.stop_regex, params.stop)
+    return StopMatcher(params.stop) if params.stop else None

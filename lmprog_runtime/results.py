@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,29 +31,27 @@ class Jobs:
     def __init__(self) -> None:
         self.by_id: dict[int, Job] = {}
         self.owner: dict[Sequence, int] = {}
+        self.of: dict[Sequence, Job] = {}
 
     def add(self, job_id: int, job: Job, sequences: list[Sequence]) -> None:
         self.by_id[job_id] = job
         self.owner.update(dict.fromkeys(sequences, job_id))
-
-    def of(self, sequence: Sequence) -> Job:
-        return self.by_id[self.owner[sequence]]
+        self.of.update(dict.fromkeys(sequences, job))
 
     def remove(self, job_id: int) -> tuple[Job, list[Sequence]]:
         """The job and all its sequences."""
         job = self.by_id.pop(job_id)
-        sequences = job.sequences if isinstance(job, ScoreJob) else [job.live_sequence]
+        sequences = job.sequences if isinstance(job, ScoreJob) else [job.sequence]
         for sequence in sequences:
-            self.owner.pop(sequence, None)
+            self.remove_part(sequence)
         return job, sequences
 
+    def remove_part(self, sequence: Sequence) -> None:
+        self.owner.pop(sequence, None)
+        self.of.pop(sequence, None)
 
-class _Turn(NamedTuple):
-    """A generation whose next token comes from logits row `row`; rows up to `last` belong to its guesses."""
 
-    job: Generation
-    row: int
-    last: int
+_Turn = tuple[Generation, int, int]  # its next token comes from this row of the logits; up to the last, of its guesses
 
 
 class Results:
@@ -81,16 +79,16 @@ class Results:
                 logits.index_fill_(1, self._hidden_ids, -torch.inf)
         turns: list[_Turn] = []
         for output in step.outputs:
-            job = self._jobs.of(output.sequence)
+            sequence, first_position, first_row, row_count = output
+            job = self._jobs.of[sequence]
             if isinstance(job, ScoreJob):
                 self._score_part(job, output, logits)
                 continue
-            start = job.request.params.prompt_logprobs_start
-            if start is not None:
-                _note_prompt_logprobs(job, output, logits, start)
-            row = output.row_start + job.known_length - 1 - output.first_position
-            if output.row_start <= row < output.row_start + output.row_count:
-                turns.append(_Turn(job, row, output.row_start + output.row_count - 1))
+            if first_position < sequence.prompt_length - 1:
+                _note_prompt_logprobs(job, output, logits)
+            row = job.known_length - 1 - first_position
+            if 0 <= row < row_count:
+                turns.append((job, first_row + row, first_row + row_count - 1))
         num_rows = len(step.batch.logit_rows)
         while turns:
             turns = self._sample(turns, logits, num_rows)
@@ -100,11 +98,11 @@ class Results:
     def _sample(self, turns: list[_Turn], logits: torch.Tensor, num_rows: int) -> list[_Turn]:
         """One token for each; the turns that go on, because the row of their next token is there as well."""
         turns, masks = self._masked(turns)
-        rows = _rows(logits, num_rows, [turn.row for turn in turns])
-        sampled = sample(rows, [turn.job.sampler for turn in turns], masks)
+        rows = _rows(logits, num_rows, [row for _, row, _ in turns])
+        sampled = sample(rows, [job.sampler for job, _, _ in turns], masks)
         following: list[_Turn] = []
         for turn, token in zip(turns, sampled, strict=True):
-            accepted = self._accept(turn.job, token)
+            accepted = self._accept(turn[0], token)
             if accepted is not None and (after := self._go_on(turn, accepted)) is not None:
                 following.append(after)
         return following
@@ -116,9 +114,9 @@ class Results:
         masks: list[NDArray[np.uint32] | None] = []
         for turn in turns:
             try:
-                masks.append(turn.job.mask())
+                masks.append(turn[0].mask())
             except Exception as error:
-                self._end(self._jobs.owner[turn.job.live_sequence], error)
+                self._end(self._jobs.owner[turn[0].sequence], error)
             else:
                 ready.append(turn)
         if any(mask is not None for mask in masks):
@@ -128,29 +126,31 @@ class Results:
     def _accept(self, job: Generation, token: Sampled | DeadEnd) -> Accepted | None:
         """None when the request has failed: a constraint or stop expression at its limit is its own request's."""
         if isinstance(token, DeadEnd):
-            self._end(self._jobs.owner[job.live_sequence], RequestRefused(token.reason))
+            self._end(self._jobs.owner[job.sequence], RequestRefused(token.reason))
             return None
         try:
             accepted = job.accept(token)
         except Exception as error:
-            self._end(self._jobs.owner[job.live_sequence], error)
+            self._end(self._jobs.owner[job.sequence], error)
             return None
         self.generated_tokens += len(accepted.token_ids)
         return accepted
 
     def _go_on(self, turn: _Turn, accepted: Accepted) -> _Turn | None:
         """Keep the guesses that came true. If all that was accepted was guessed, the next row is at hand."""
-        job, sequence = turn.job, turn.job.live_sequence
-        kept = job.known_length
-        same = job.drafter.confirm(accepted.token_ids)
-        self.accepted_tokens += same
-        if same == len(accepted.token_ids) and not accepted.is_finished and turn.row + same <= turn.last:
-            return turn._replace(row=turn.row + same)
+        (job, row, last), (token_ids, is_finished) = turn, accepted
+        sequence = job.sequence
         if job.drafter.drafts:
+            kept = job.known_length
+            same = job.drafter.confirm(token_ids)
+            self.accepted_tokens += same
+            if same == len(token_ids) and not is_finished and row + same <= last:
+                return job, row + same, last
             job.drafter.drop()
             self._scheduler.rewind(sequence, kept + same)
-        self._scheduler.append(sequence, accepted.token_ids[same:])
-        if accepted.is_finished:
+            token_ids = token_ids[same:]
+        self._scheduler.append(sequence, token_ids)
+        if is_finished:
             self._finish(job, sequence)
         else:
             self._draft(job, sequence)
@@ -196,7 +196,8 @@ class Results:
 
     def _finish_part(self, job: ScoreJob, sequence: Sequence) -> None:
         self._scheduler.finish(sequence)
-        job_id = self._jobs.owner.pop(sequence)
+        job_id = self._jobs.owner[sequence]
+        self._jobs.remove_part(sequence)
         job.unfinished -= 1
         if not job.unfinished:
             del self._jobs.by_id[job_id]
@@ -219,12 +220,13 @@ def report(callback: Callable[[Any], None], value: Any) -> None:
         log.exception("a request's callback raised")
 
 
-def _note_prompt_logprobs(job: Generation, output: StepOutput, logits: torch.Tensor, start: int) -> None:
-    """Logits of position p give the logprob of the prompt token at p + 1; those from position `start` on are wanted."""
+def _note_prompt_logprobs(job: Generation, output: StepOutput, logits: torch.Tensor) -> None:
+    """Logits of position p give the logprob of the prompt token at p + 1."""
+    start = job.request.params.prompt_logprobs_start
+    if start is None:
+        return
     prompt = job.request.token_ids
     count = min(output.row_count, len(prompt) - 1 - output.first_position)
-    if count <= 0:
-        return
     rows = logits[output.row_start : output.row_start + count]
     first = output.first_position + 1
     for offset, logprob in enumerate(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
+from codecs import utf_8_decode
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -21,17 +21,20 @@ class Detokenizer:
 
     def __init__(self, tokenizer: HasTokenBytes) -> None:
         self._token_bytes = tokenizer.token_bytes
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
+        self._unfinished = b""  # the beginning of a character
 
     def push(self, token_id: int) -> str:
         """Text that can no longer change; may be empty."""
-        return self._decoder.decode(self._token_bytes[token_id] or b"")
+        data = self._unfinished + (self._token_bytes[token_id] or b"")
+        text, used = utf_8_decode(data, "ignore", False)
+        self._unfinished = data[used:]
+        return text
 
     @property
     def is_inside_character(self) -> bool:
         """Whether the bytes so far end in the middle of a character."""
-        return bool(self._decoder.getstate()[0])
+        return bool(self._unfinished)
 
     def flush(self) -> str:
         """The end: what is still to be shown, which is nothing, as an unfinished character is left out."""
-        return self._decoder.decode(b"", True)
+        return utf_8_decode(self._unfinished, "ignore", True)[0]

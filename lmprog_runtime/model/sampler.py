@@ -96,19 +96,21 @@ class SamplerState:
 
     def native_row(self, mask: NDArray[np.uint32] | None, logits: Tensor) -> RowState:
         """The same for the C++ sampler, made ready for one draw under this mask from a row of `logits`."""
-        if self._row is None:
-            self._row = RowState(self.params, logits.shape[1], self._sequence)
-        self._row.set_mask(mask)
-        if self.params.temperature > 0:
-            self._row.row.draw = self.draws
+        row = self._row
+        if row is None:
+            row = self._row = RowState(self.params, logits.shape[1], self._sequence)
+        if mask is not row.mask:
+            row.set_mask(mask)
+        if row.draws:
+            row.struct.draw = self.draws
             self.draws += 1
         if self._penalised is not None:
-            self._row.set_penalised(
+            row.set_penalised(
                 self._penalised.seen_ids.buffer_info(),
                 self._penalised.count_ids.buffer_info(),
                 self._penalised.counts.buffer_info(),
             )
-        return self._row
+        return row
 
 
 class _Penalised:
@@ -157,8 +159,10 @@ def _native_for(logits: Tensor) -> NativeSampler | None:
 
 
 def _sampled(row: RowState, mask: NDArray[np.uint32] | None) -> Sampled | DeadEnd:
-    token_id, logprob, top = row.choice()
-    return Sampled(token_id, logprob, top) if token_id >= 0 else DeadEnd(_reason(mask))
+    token_id = row.struct.token
+    if token_id < 0:
+        return DeadEnd(_reason(mask))
+    return Sampled(token_id, *row.logprobs()) if row.wants_logprob else Sampled(token_id, None, ())
 
 
 def sample_in_torch(

@@ -34,7 +34,8 @@ Mask = NDArray[np.uint32] | None
 def _native(level: str, logits: Tensor, states: list[SamplerState], masks: list[Mask], threads: int = 1) -> list[Any]:
     rows = [state.native_row(mask, logits) for state, mask in zip(states, masks, strict=True)]
     NativeSampler(load_library(level)).sample(logits, rows, threads)
-    return [row.choice() for row in rows]
+    found = [(row.struct.token, row.wants_logprob and row.struct.token >= 0, row) for row in rows]
+    return [Sampled(token, *(row.logprobs() if has_logprob else (None, ()))) for token, has_logprob, row in found]
 
 
 @st.composite

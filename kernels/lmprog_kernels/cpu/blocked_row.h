@@ -89,6 +89,9 @@ class BlockedRow {
 
     float top_of(int block) const { return tops_[block]; }
 
+    // Those of kLanes blocks, kNever past the last.
+    Floats tops_from(int block) const { return load(tops_.data() + block); }
+
     // Values of a block, kNever past the end; undefined where top_of is kNever.
     const float* block(int b) const { return b < whole_ ? values_ + b * kBlock : tail_; }
 
@@ -111,7 +114,7 @@ class BlockedRow {
         values_ = values;
         whole_ = count / kBlock;
         blocks = (count + kBlock - 1) / kBlock;
-        tops_.assign(blocks, kNever);
+        tops_.assign((blocks + kLanes - 1) / kLanes * kLanes, kNever);
         std::fill(std::copy(values + whole_ * kBlock, values + count, tail_), tail_ + kBlock, kNever);
         top = kNever;
         has_nan = false;

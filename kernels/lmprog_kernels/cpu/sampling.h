@@ -34,6 +34,8 @@ class RowSampler {
     }
 
    private:
+    static constexpr float kLowest = std::numeric_limits<float>::lowest();
+
     static bool has_edits(const LmkSampleRow& row) { return row.num_biases || row.num_seen || row.num_counts; }
     static bool is_changed(const LmkSampleRow& row) { return row.mask || has_edits(row); }
 
@@ -64,7 +66,7 @@ class RowSampler {
     int draw(int vocab, const LmkSampleRow& row) {
         set_temperature(row.temperature);
         const bool is_filtered = row.top_p < 1.0 || row.min_p > 0.0 || (row.top_k > 0 && row.top_k < vocab);
-        return is_filtered ? draw_kept(row) : draw_any(uniform_of(row));
+        return is_filtered ? draw_kept(row, vocab) : draw_any(uniform_of(row));
     }
 
     // Scaled values are logarithms to base 2; a weight is 2 to their power.
@@ -125,36 +127,38 @@ class RowSampler {
     }
 
     // Every filter keeps a prefix of the columns in falling order: those above a bound are looked at.
-    int draw_kept(const LmkSampleRow& row) {
+    int draw_kept(const LmkSampleRow& row, int vocab) {
         std::optional<double> limit;  // of the running sum, where it does not depend on top_k
         if (row.top_k <= 0 && row.top_p < 1.0) limit = row.top_p * sum_weights();
-        collect_scaled(row.top_k > 0 ? scaled(values_.reached_by(row.top_k)) : bound_that_suffices(row, limit));
+        collect_scaled(row.top_k > 0 ? scaled(values_.reached_by(row.top_k)) : bound_that_suffices(row, limit, vocab));
         return entries_[draw_entry(count_kept(row, limit), uniform_of(row))].column;
     }
 
     // A scaled value below all that top_p and min_p keep, and hardly more.
-    float bound_that_suffices(const LmkSampleRow& row, std::optional<double> limit) const {
+    float bound_that_suffices(const LmkSampleRow& row, std::optional<double> limit, int vocab) {
         const float least = row.min_p > 0.0 ? static_cast<float>(std::log2(row.min_p)) - 1e-3f : kNever;
-        return limit ? std::max(least, bound_of_mass(*limit * (1.0 + 1e-4))) : least;
+        return limit ? std::max(least, bound_of_mass(*limit * (1.0 + 1e-4), vocab)) : least;
     }
 
-    // By bisection: eight passes over ever fewer blocks take 5 us where sorting 49,152 columns takes 500.
-    float bound_of_mass(double mass) const {
-        float low = -46.0f, high = 0.0f;
-        if (mass > sums_.back() * (1.0 - 1e-6)) return kNever;  // what lies below 2^-46 may be needed
-        for (int i = 0; i < 8; i++) {
+    // By bisection, from where all columns together weigh no more than what may be left out: seven passes over ever fewer
+    // blocks take 2 us where sorting 49,152 columns takes 500.
+    float bound_of_mass(double mass, int vocab) {
+        const double rest = sums_.back() - mass;
+        if (rest < sums_.back() * 1e-6) return kNever;
+        float low = static_cast<float>(std::log2(rest / vocab)), high = 0.0f;
+        for (int i = 0; i < 7; i++) {
             const float middle = (low + high) / 2.0f;
             (mass_above(middle) < static_cast<float>(mass) ? high : low) = middle;
         }
         return low - 1e-3f;
     }
 
-    // Sum of the weights of scaled values of at least `bound`, to six digits. Blocks that reach it are looked at.
-    float mass_above(float bound) const {
+    // Sum of the weights of scaled values of at least `bound`, to six digits.
+    float mass_above(float bound) {
         const Floats least = broadcast(std::exp2(bound));
         Floats sums[2] = {zero(), zero()};
-        for (int b = 0; b < values_.blocks; b++) {
-            if (scaled(values_.top_of(b)) < bound) continue;
+        find_blocks([this](Floats values) { return scaled(values); }, bound);
+        for (const int b : found_) {
             const float* weights = weights_.data() + static_cast<size_t>(b) * kBlock;
 #pragma GCC unroll 4
             for (int i = 0; i < kBlock; i += 2 * kLanes) {
@@ -179,9 +183,9 @@ class RowSampler {
     template <class Change>
     void collect(const Change& change, float bound) {
         entries_.clear();
-        const Floats least = broadcast(std::max(bound, std::numeric_limits<float>::lowest()));
-        for (int b = 0; b < values_.blocks; b++) {
-            if (values_.top_of(b) == kNever || change(values_.top_of(b)) < bound) continue;
+        const Floats least = broadcast(std::max(bound, kLowest));
+        find_blocks(change, bound);
+        for (const int b : found_) {
             for (int i = 0; i < kBlock; i += kLanes) {
                 const Floats x = change(load(values_.block(b) + i));
                 uint32_t found = at_least(x, least);
@@ -195,6 +199,17 @@ class RowSampler {
             }
         }
         order_.sort(entries_);
+    }
+
+    // found_: the blocks that reach `bound`, in order.
+    template <class Change>
+    void find_blocks(const Change& change, float bound) {
+        found_.clear();
+        const Floats least = broadcast(std::max(bound, kLowest));
+        for (int b = 0; b < values_.blocks; b += kLanes) {
+            uint32_t reached = at_least(change(values_.tops_from(b)), least);
+            for (; reached; reached &= reached - 1) found_.push_back(b + __builtin_ctz(reached));
+        }
     }
 
     int count_kept(const LmkSampleRow& row, std::optional<double> limit) const {
@@ -245,6 +260,7 @@ class RowSampler {
     FallingOrder order_;
     Buffer<float> changed_;
     std::vector<double> sums_;
+    std::vector<int> found_;
     std::vector<Entry> entries_;
     std::vector<float> weights_, kept_weights_;
 };

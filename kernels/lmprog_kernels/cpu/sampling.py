@@ -43,14 +43,9 @@ class ParamsLike(Protocol):
     def top_logprobs(self) -> int: ...
 
 
-class Choice(NamedTuple):
-    token_id: int  # -1: no allowed token has a finite logit, or one is not a number
-    logprob: float | None
-    top: Top
-
-
 class RowState:
-    """One request's row: what stays the same from step to step, and what is set before each."""
+    """One request's row: what stays the same from step to step, and what is set before each. `struct.token` is what the
+    last `sample` chose; -1: no allowed token has a finite logit, or one is not a number."""
 
     def __init__(self, params: ParamsLike, vocab_size: int, sequence: int) -> None:
         """`sequence`: 64 bits that tell which random numbers the request draws."""
@@ -58,8 +53,8 @@ class RowState:
         self._bias_ids = np.array(list(params.logit_bias), np.int32)
         self._biases = np.array(list(params.logit_bias.values()), np.float32)
         self._top_ids, self._top_logprobs = (ctypes.c_int32 * num_top)(), (ctypes.c_float * num_top)()
-        self._mask: NDArray[np.uint32] | None = None
-        self.row = SampleRow(
+        self.mask: NDArray[np.uint32] | None = None
+        self.struct = SampleRow(
             bias_ids=self._bias_ids.ctypes.data,
             biases=self._biases.ctypes.data,
             num_biases=len(self._bias_ids),
@@ -76,33 +71,28 @@ class RowState:
             frequency=params.frequency_penalty,
             presence=params.presence_penalty,
         )
-        self.address = ctypes.addressof(self.row)
+        self.address = ctypes.addressof(self.struct)
         self.vocab_size = vocab_size
-        self._wants_logprob = bool(self.row.wants_logprob)
+        self.draws = params.temperature > 0  # number `struct.draw`, counted by the caller
+        self.wants_logprob = bool(self.struct.wants_logprob)
 
     def set_mask(self, mask: NDArray[np.uint32] | None) -> None:
         """Tokens allowed in this step, as bits; None: all."""
-        if mask is self._mask:
-            return
-        self._mask = None if mask is None else np.ascontiguousarray(mask, np.uint32)
-        self.row.mask = None if self._mask is None else self._mask.ctypes.data
-        self.row.mask_words = 0 if self._mask is None else len(self._mask)
+        self.mask = None if mask is None else np.ascontiguousarray(mask, np.uint32)
+        self.struct.mask = None if self.mask is None else self.mask.ctypes.data
+        self.struct.mask_words = 0 if self.mask is None else len(self.mask)
 
     def set_penalised(self, seen_ids: Span, count_ids: Span, counts: Span) -> None:
         """int32, int32 and float32; see `LmkSampleRow`. They must stay where they are until the draw."""
-        row = self.row
+        row = self.struct
         row.seen_ids, row.num_seen = seen_ids
         row.count_ids, row.num_counts = count_ids
         row.counts = counts[0]
 
-    def choice(self) -> Choice:
-        """What the last `sample` chose."""
-        row = self.row
-        token_id = row.token
-        if not self._wants_logprob or token_id < 0:
-            return Choice(token_id, None, ())
-        count = row.found_top
-        return Choice(token_id, row.logprob, tuple(zip(self._top_ids[:count], self._top_logprobs[:count], strict=True)))
+    def logprobs(self) -> tuple[float, Top]:
+        """Of the token that the last `sample` chose, and of the likeliest ones; if `wants_logprob`."""
+        count = self.struct.found_top
+        return self.struct.logprob, tuple(zip(self._top_ids[:count], self._top_logprobs[:count], strict=True))
 
 
 class Scored(NamedTuple):
@@ -116,7 +106,7 @@ class NativeSampler:
 
     def sample(self, logits: Tensor, states: Sequence[RowState], threads: int) -> None:
         """Choose a token for each row, at least one, of contiguous logits float32 [len(states), the
-        vocab_size of all states]; see `RowState.choice`."""
+        vocab_size of all states]; see `RowState`."""
         rows = array("Q", [state.address for state in states])
         vocab_size = states[0].vocab_size  # the tensor knows it, but asking one takes 30 us with caches full of weights
         status = self._functions.lmk_sample(logits.data_ptr(), rows.buffer_info()[0], len(states), vocab_size, threads)
