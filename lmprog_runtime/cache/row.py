@@ -40,6 +40,10 @@ class Row:
         """Those of positions [low, high), all allocated; a view."""
         return self._slots[low:high]
 
+    def slot(self, position: int) -> int:
+        """That of an allocated position."""
+        return self._slots.item(position)
+
     @property
     def held(self) -> int:
         """Slots that only this row has."""

@@ -44,12 +44,14 @@ class CpuExecutor:
         count = threads or len(os.sched_getaffinity(0))
         self.packed = weights if isinstance(weights, PackedWeights) else pack_weights(spec, weights, dtype, level)
         self.decoder = NativeDecoder(spec, self.packed, num_slots=num_slots, threads=count, int8_kv=int8_kv)
+        self._batch: StepBatch | None = None  # the last one
         self.kv_dtype = str(self.decoder.kv_dtype).removeprefix("torch.")
 
     def step(self, batch: StepBatch) -> Tensor:
-        return self.decoder.step(
-            batch.tokens, batch.positions, batch.slots, batch.logit_rows, batch.plan.key_slots, batch.plan.items
-        )
+        if batch is not self._batch:  # else its arrays have new contents
+            self._batch, (*arrays, plan) = batch, batch
+            self._prepared = self.decoder.prepare(*arrays, *plan)
+        return self.decoder.run(self._prepared)
 
     def read_kv(self, slots: NDArray[np.int32]) -> NDArray[np.uint8]:
         return np.ascontiguousarray(self.decoder.kv[:, slots].swapaxes(0, 1)).reshape(len(slots), -1)

@@ -13,6 +13,9 @@ from lmprog_runtime.scheduler.chunk import Chunk
 from lmprog_runtime.scheduler.sequence import Sequence
 from lmprog_runtime.step import ALL_KEYS, ITEM_FIELDS, AttentionPlan, StepBatch
 
+_KEY_START, _KEY_COUNT, _KEY_POSITION = map(ITEM_FIELDS.index, ("key_start", "key_count", "key_position"))
+_ROOM = np.zeros(64, np.int32)  # behind the keys of a decode, for those of the steps to come
+
 
 class StepOutput(NamedTuple):
     """logits[row_start : row_start + row_count] belong to entries first_position, first_position + 1, ... of the
@@ -25,7 +28,7 @@ class StepOutput(NamedTuple):
 
 
 class ScheduledStep(NamedTuple):
-    batch: StepBatch
+    batch: StepBatch  # its arrays may be those of the next step as well
     outputs: list[StepOutput]
     chunks: list[Chunk]
 
@@ -41,6 +44,50 @@ def build_step(chunks: list[Chunk], shared: Items[SharedPart] = ()) -> Scheduled
     for index, chunk in enumerate(chunks):
         arrays.add_private(index, chunk, private[index])
     return ScheduledStep(arrays.batch(), outputs, chunks)
+
+
+class DecodeSteps:
+    """Steps of one token for each of the same sequences, while shared parts and slots of earlier tokens stay the same.
+
+    They share their arrays, into which each writes what is new: a sequence's key goes into the room behind its others.
+    That is done through memoryviews, since a function of numpy that the caches have lost takes 10 us.
+    """
+
+    def __init__(self, first: ScheduledStep, chunks: list[Chunk]) -> None:
+        """All are decodes, and all have an output. `chunks`: in the order in which `follow` gets them."""
+        self._batch, self._steps_left = first.batch, len(_ROOM)
+        self._sequences = [chunk.sequence for chunk in chunks]
+        place = {sequence: index for index, sequence in enumerate(self._sequences)}
+        self._order = [place[chunk.sequence] for chunk in first.chunks]
+        self._rows = [row for chunk in first.chunks if (row := chunk.sequence.row) is not None]
+        tokens, positions, slots, _, (keys, items) = first.batch
+        self._tokens, self._positions, self._slots = tokens.data, positions.data, slots.data
+        self._keys, self._items = keys.data, items.reshape(-1).data
+        own = items[-len(self._rows) :]
+        self._lows: list[int] = own[:, _KEY_POSITION].tolist()
+        self._key_starts: list[int] = own[:, _KEY_START].tolist()
+        self._counts_at = range(items.size - own.size + _KEY_COUNT, items.size, len(ITEM_FIELDS))  # in `_items`
+
+    def follow(self, chunks: list[Chunk]) -> ScheduledStep | None:
+        """The next step; None when it is of another kind, or must be built anew."""
+        if not self._steps_left or [sequence for sequence, _, _ in chunks] != self._sequences:
+            return None
+        ordered = [chunks[index] for index in self._order]
+        outputs = [
+            StepOutput(sequence, start, index, 1)
+            for index, (sequence, start, end) in enumerate(ordered)
+            if sequence.wanted <= start == end - 1
+        ]
+        if len(outputs) < len(ordered):
+            return None
+        self._steps_left -= 1
+        for index, (sequence, start, end) in enumerate(ordered):
+            self._tokens[index] = sequence.token_ids[start]
+            self._positions[index] = start
+            low, slot = self._lows[index], self._rows[index].slot(start)
+            self._slots[index] = self._keys[self._key_starts[index] + start - low] = slot
+            self._items[self._counts_at[index]] = end - low
+        return ScheduledStep(self._batch, outputs, ordered)
 
 
 class _Arrays:
@@ -107,6 +154,9 @@ class _Arrays:
         row = self._first_row[index]
         if low < min(end, length):
             self._causal(row, end - start, chunk, low, min(end, length))
+        if chunk.is_decode:
+            self._key_slots.append(_ROOM)
+            self._keys += len(_ROOM)
         if end > length:
             self._add_trie(chunk, row)
 

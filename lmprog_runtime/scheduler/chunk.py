@@ -13,3 +13,8 @@ class Chunk(NamedTuple):
     sequence: Sequence
     start: int
     end: int
+
+    @property
+    def is_decode(self) -> bool:
+        """One token behind the prompt."""
+        return self.end - self.start == 1 and self.start >= self.sequence.prompt_length and self.sequence.tree is None

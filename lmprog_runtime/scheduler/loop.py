@@ -17,7 +17,7 @@ from lmprog_runtime.cache.manager import CacheManager
 from lmprog_runtime.cache.radix_tree import Match
 from lmprog_runtime.cache.row import Row
 from lmprog_runtime.errors import PromptTooLong
-from lmprog_runtime.scheduler.batch import ScheduledStep, build_step
+from lmprog_runtime.scheduler.batch import DecodeSteps, ScheduledStep, build_step
 from lmprog_runtime.scheduler.cascade import Layout, SharedPart, lay_out, shared_parts
 from lmprog_runtime.scheduler.chunk import Chunk
 from lmprog_runtime.scheduler.config import SchedulerConfig
@@ -56,6 +56,7 @@ class Scheduler:
         self._laid_out: list[Sequence] = []  # what `_layout` is for; emptied when a path changes
         self._shared: list[SharedPart] = []
         self._shared_rows: list[int] = []  # what `_shared` is for, besides `_layout`
+        self._decodes: DecodeSteps | None = None  # what the last step was one of; None also when a path changes
 
     # -- what comes in
 
@@ -144,8 +145,12 @@ class Scheduler:
         computed = min(sequence.computed, len(sequence.token_ids))
         self.cache.release(sequence.row, sequence.key(), computed, lease, dead_from)
         sequence.row = None
-        self._laid_out = []
+        self._forget_paths()
         self.waiting.overtake(sequence, max(0, sequence.computed - sequence.prompt_length))
+
+    def _forget_paths(self) -> None:
+        """The tree has moved under a running sequence, or their set changes."""
+        self._laid_out, self._decodes = [], None
 
     # -- a step
 
@@ -178,7 +183,7 @@ class Scheduler:
             sequence.computed_to(end)
             if start < sequence.prompt_length <= end:
                 self.cache.publish(sequence.row, sequence.key(), sequence.prompt_length)
-                self._laid_out = []
+                self._forget_paths()
 
     def fail(self, step: ScheduledStep) -> None:
         """The forward pass raised: nothing of it may be read. Its sequences are finished, others go on."""
@@ -236,10 +241,10 @@ class Scheduler:
         """Single tokens first, so that no decode waits for a long extend."""
         chunks, longer = [], []
         for sequence in self.running:
-            total = sequence.total
-            if total - sequence.computed == 1:
-                chunks.append(self._chunk(sequence, total))
-            elif total > sequence.computed:
+            left = sequence.total - sequence.computed
+            if left == 1:
+                chunks.append(self._chunk(sequence, sequence.total))
+            elif left > 0:
                 longer.append(sequence)
         budget = self.config.step_tokens - len(chunks)
         longer.sort(key=lambda sequence: sequence.computed < sequence.prompt_length)  # then decodes with guesses
@@ -260,6 +265,14 @@ class Scheduler:
         return Chunk(sequence, sequence.computed, end)
 
     def _build(self, chunks: list[Chunk]) -> ScheduledStep:
+        if self._decodes is not None and (step := self._decodes.follow(chunks)) is not None:
+            return step
+        step = self._build_anew(chunks)
+        is_decode = len(step.outputs) == len(chunks) and all(chunk.is_decode for chunk in chunks)
+        self._decodes = DecodeSteps(step, chunks) if is_decode else None
+        return step
+
+    def _build_anew(self, chunks: list[Chunk]) -> ScheduledStep:
         rule = self.config.cascade
         if rule is None:
             return build_step(chunks)
@@ -345,4 +358,4 @@ class Scheduler:
         self.waiting.overtake(sequence, sequence.total - cached)
         insort(self.running, sequence, key=service_order)
         self.cache.promise(row, sequence.key(), sequence.prompt_length)
-        self._laid_out = []
+        self._forget_paths()

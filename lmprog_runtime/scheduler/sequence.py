@@ -50,28 +50,21 @@ class Sequence:
     arrival_clock: int = field(default=0, init=False)  # rows scheduled before it arrived
     trie: TrieLayout | None = field(default=None, init=False)
     entry: Entry | None = field(default=None, init=False)  # its place in line, until it first runs
-    _wanted: int = field(default=0, init=False)
+    total: int = field(default=0, init=False)  # entries to compute
+    wanted: int = field(default=0, init=False)  # first entry whose logits are due: from here on nothing comes cached
     _key: bytes = field(default=b"", init=False)
 
     def __post_init__(self) -> None:
+        self.total = len(self.token_ids)
         if self.tree is not None:
+            self.total += len(self.tree.tokens)
             self.trie = lay_out(self.tree)
-
-    @property
-    def total(self) -> int:
-        """Entries to compute."""
-        return len(self.token_ids) if self.tree is None else len(self.token_ids) + len(self.tree.tokens)
 
     def begin(self, token_limit: int) -> None:
         """Handed to a scheduler."""
         last = len(self.token_ids) - 1
         self.token_limit = token_limit
-        self._wanted = last if self.logits_from is None else min(self.logits_from, last)
-
-    @property
-    def wanted(self) -> int:
-        """First entry whose logits are still due; all from here on are computed, never taken from the cache."""
-        return self._wanted
+        self.wanted = last if self.logits_from is None else min(self.logits_from, last)
 
     @property
     def admitted_before(self) -> bool:
@@ -80,7 +73,7 @@ class Sequence:
     @property
     def cacheable(self) -> int:
         """Leading tokens that need not be computed here."""
-        return min(self._wanted, len(self.token_ids))
+        return min(self.wanted, len(self.token_ids))
 
     def key(self) -> bytes:
         """The tokens as a key of the radix tree."""
@@ -91,10 +84,12 @@ class Sequence:
 
     def extend(self, token_ids: list[int], logits_from: int | None) -> None:
         self.token_ids.extend(token_ids)
-        self._wanted = len(self.token_ids) - 1 if logits_from is None else logits_from
+        self.total += len(token_ids)
+        self.wanted = len(self.token_ids) - 1 if logits_from is None else logits_from
 
     def cut(self, length: int) -> None:
         """Drop the tokens from `length` on."""
+        self.total -= len(self.token_ids) - length
         del self.token_ids[length:]
         self._key = keys.piece(self._key, 0, length)
         self.computed = min(self.computed, length)
@@ -102,4 +97,5 @@ class Sequence:
     def computed_to(self, entry: int) -> None:
         """Entries below `entry` are computed, and their logits delivered."""
         self.computed = entry
-        self._wanted = max(self._wanted, entry)
+        if self.wanted < entry:
+            self.wanted = entry

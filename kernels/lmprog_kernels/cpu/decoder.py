@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +21,11 @@ Int32Array = NDArray[np.int32]
 
 
 _KV_FORMATS = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8: "int8"}
+
+
+class PreparedStep(NamedTuple):
+    struct: structs.Step
+    arrays: list[Int32Array]  # that it points to
 
 
 def kv_slot_bytes(spec: SpecLike, dtype: torch.dtype) -> int:
@@ -70,10 +76,21 @@ class Decoder:
         items: Int32Array,
     ) -> Tensor:
         """Arrays as in `StepBatch`. Returns float32 [len(logit_rows), vocab_size]."""
-        arrays = [np.ascontiguousarray(a, np.int32) for a in (tokens, positions, slots, logit_rows, key_slots, items)]
-        logits = self._logits.take(len(logit_rows), self._spec.vocab_size)
-        addresses = [array.__array_interface__["data"][0] for array in arrays]
-        step = structs.Step(len(tokens), len(logit_rows), len(items), 0, *addresses, logits.data_ptr())
+        return self.run(self.prepare(tokens, positions, slots, logit_rows, key_slots, items))
+
+    @staticmethod
+    def prepare(*arrays: Int32Array) -> PreparedStep:
+        """The arguments of `step`, for any number of runs with whatever they hold then."""
+        kept = [np.ascontiguousarray(array, np.int32) for array in arrays]
+        tokens, _, _, logit_rows, _, items = kept
+        addresses = [array.ctypes.data for array in kept]
+        return PreparedStep(structs.Step(len(tokens), len(logit_rows), len(items), 0, *addresses, None), kept)
+
+    def run(self, prepared: PreparedStep) -> Tensor:
+        """See `step`."""
+        step = prepared.struct
+        logits = self._logits.take(step.num_outputs, self._spec.vocab_size)
+        step.logits = logits.data_ptr()
         seconds = None if self.phase_seconds is None else self.phase_seconds.ctypes.data
         check(self._library.functions.lmk_decoder_step(self._handle, ctypes.byref(step), self.threads, seconds))
         return logits
