@@ -128,6 +128,24 @@ def test_only_the_wanted_rows_are_returned() -> None:
     assert none.shape == (0, VOCAB)
 
 
+@pytest.mark.parametrize("dtype", ALL_DTYPES)
+@pytest.mark.parametrize("name", ["llama-three-kv-heads", "qwen2-window"])
+def test_many_requests_in_one_step_have_the_bits_of_each_alone(name: str, dtype: str) -> None:
+    """One new token each, so that products fetch the keys; then as many with some more, so that threads split the rows."""
+    rng = np.random.default_rng(0)
+    prompts = [_tokens(int(rng.integers(1, 60)), seed=seed) for seed in range(28)]
+    tails = [[_tokens(1, seed=seed), _tokens(3, seed=seed + 50)] for seed in range(28)]
+    executor = _executor(name, dtype)
+    alone = [_run(executor, prompt, *tail)[len(prompt) :] for prompt, tail in zip(prompts, tails, strict=True)]
+    for threads in (1, 2, 3):
+        executor, packer, streams = _executor(name, dtype, threads=threads), Packer(NUM_SLOTS), [Stream() for _ in prompts]
+        executor.step(packer.step(list(zip(streams, map(list, prompts), strict=True))))
+        steps = [executor.step(packer.step([(s, list(t[i])) for s, t in zip(streams, tails, strict=True)])) for i in (0, 1)]
+        pieces = [logits.split(len(logits) // len(prompts)) for logits in steps]
+        for expected, *got in zip(alone, *pieces, strict=True):
+            assert torch.equal(torch.cat(got), expected)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "bfloat16+int8kv"])
 @pytest.mark.parametrize("seed", range(12))
 def test_steps_of_any_shape_have_the_same_bits_on_any_number_of_threads(seed: int, dtype: str) -> None:

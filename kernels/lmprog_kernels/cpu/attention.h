@@ -127,6 +127,8 @@ class UnitAttention {
         return {begin, begin + (last.offset + last.count - first.offset)};
     }
 
+    bool is_fetched() const { return layer_.is_fetched && unit_.is_fetched; }
+
     // ---- the steps of a pass. Scores, weights and values are [heads, states, ...] in the scratch memory.
 
     TileRows<KV> rows(const KeyTile& tile, Heads heads, bool values) const {
@@ -149,8 +151,8 @@ class UnitAttention {
         float* scores = scratch_.scores.data() + tile.offset;
         if (states_ <= kDirectRows) {
             const int first = tile.offset - plan_.tiles[plan_.chunks[chunk].begin].offset;
-            return direct_kernels<KV>(states_).score(keys, scratch_.queries.data(), scores, rows_ahead(chunk, heads),
-                                                     first);
+            const auto& kernels = direct_kernels<KV>(states_, is_fetched());
+            return kernels.score(keys, scratch_.queries.data(), scores, rows_ahead(chunk, heads), first);
         }
         for (int h = 0; h < heads.count(); h++) {
             arrange_keys<Product>(keys.base + h * size_, keys.stride, keys.slots, tile.count, size_,
@@ -190,7 +192,7 @@ class UnitAttention {
         const TileRows<KV> values = rows(tile, heads, true);
         const auto* weights = scratch_.weights.data() + tile.offset;
         float* out = states.values;
-        if (states_ <= kDirectRows) return direct_kernels<KV>(states_).mix(values, weights, out);
+        if (states_ <= kDirectRows) return direct_kernels<KV>(states_, is_fetched()).mix(values, weights, out);
         for (int h = 0; h < heads.count(); h++) {
             arrange_values(values.base + h * size_, values.stride, values.slots, tile.count, size_,
                            scratch_.values.data());
@@ -233,15 +235,40 @@ class UnitAttention {
     int group_, states_, size_;
 };
 
-// Takes units until none is left.
+// Hands out the units of one layer: of T threads, thread t gets t, t + T, ..., and then those that others have not begun.
+class UnitDeal {
+   public:
+    void reset(int threads) {
+        if (static_cast<int>(dealt_.size()) < threads) dealt_ = std::vector<Count>(threads);
+        for (Count& count : dealt_) count.value = 0;
+    }
+
+    // The next of `count` units for a thread, or -1.
+    int take(const Member& member, int count) {
+        for (int i = 0; i < member.threads; i++) {
+            const int owner = (member.thread + i) % member.threads;
+            const int unit = owner + member.threads * dealt_[owner].value++;
+            if (unit < count) return unit;
+        }
+        return -1;
+    }
+
+   private:
+    struct alignas(64) Count {
+        std::atomic<int> value{0};
+    };
+    std::vector<Count> dealt_;
+};
+
+// Computes units until none is left.
 template <class KV>
-void attend_units(const AttentionLayer<KV>& layer, const AttentionSchedule& plan, std::atomic<int>& taken,
+void attend_units(const AttentionLayer<KV>& layer, const AttentionSchedule& plan, UnitDeal& deal, const Member& member,
                   AttentionScratch<KV>& scratch) {
     const int count = static_cast<int>(plan.units.size());
-    int next = taken++;
-    for (int i = next; i < count; i = next) {
-        next = taken++;
-        const AttentionUnit* next_unit = next < count ? &plan.units[next] : nullptr;
+    int next = deal.take(member, count);
+    for (int i = next; i >= 0; i = next) {
+        next = deal.take(member, count);
+        const AttentionUnit* next_unit = next >= 0 ? &plan.units[next] : nullptr;
         UnitAttention<KV>(layer, plan, plan.units[i], next_unit, scratch).run();
     }
 }

@@ -14,28 +14,34 @@ constexpr int lines_per_step() {
     return std::max<int>(1, 2 * sizeof(KV) * kLanes * AttentionTypes<KV>::Product::kDepth / 64);
 }
 
-// One group of kLanes keys: c[row] = queries . keys. queries: [kRows, head_size].
-template <class KV, int kRows>
-LMK_INLINE void score_group(const KV* const (&keys)[kLanes], size_t offset, const QueryOf<KV>* queries, int head_size,
-                            Floats (&c)[kRows], const char* const* lines, size_t& line) {
+// Groups of kLanes keys whose scores are computed in turns: the sums of one group alone would wait for each other. (Where
+// memory is what they wait for, turns make it worse.)
+constexpr int groups_in_turns(int rows, bool is_fetched) { return is_fetched && kLanes == 16 && rows <= 4 ? 2 : 1; }
+
+// c[group][row] = queries . keys. queries: [kRows, head_size]. kFetched: the rows come from a cache, so fetching them into
+// the second level needs no pacing.
+template <class KV, int kRows, int kGroups, bool kFetched>
+LMK_INLINE void score_groups(const KV* const (&keys)[kGroups * kLanes], size_t offset, const QueryOf<KV>* queries,
+                             int head_size, Floats (&c)[kGroups][kRows], const char* const* lines, size_t& line) {
     using Product = typename AttentionTypes<KV>::Product;
-    constexpr int kElements = kLanes * Product::kDepth, kLines = lines_per_step<KV>();
+    constexpr int kElements = 4 * Product::kDepth, kLines = lines_per_step<KV>();
     for (int d = 0; d < head_size; d += kElements) {
-        Bits rows[kLanes];
-#pragma GCC unroll 16
-        for (int i = 0; i < kLanes; i++) rows[i] = load_key<Product>(keys[i] + offset + d);
-        transpose(rows);
-#pragma GCC unroll 16
-        for (int i = 0; i < kLanes; i++) {
 #pragma GCC unroll 2
-            for (int l = 0; l < kLines; l++) {
-                line = delayed(line);
-                prefetch(lines[line++]);
-            }
+        for (int g = 0; g < kGroups; g++) {
+            Bits turned[4];
+            turn_keys<Product>(keys + g * kLanes, offset + d, turned);
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; i++) {
+#pragma GCC unroll 2
+                for (int l = 0; l < kLines; l++) {
+                    if constexpr (!kFetched) line = delayed(line);
+                    prefetch(lines[line++]);
+                }
 #pragma GCC unroll 8
-            for (int m = 0; m < kRows; m++) {
-                const auto q = Product::input(queries + m * head_size + d + i * Product::kDepth, 0);
-                c[m] = Product::accumulate(c[m], q, Product::operand(rows[i]));
+                for (int m = 0; m < kRows; m++) {
+                    const auto q = Product::input(queries + m * head_size + d + i * Product::kDepth, 0);
+                    c[g][m] = Product::accumulate(c[g][m], q, Product::operand(turned[i]));
+                }
             }
         }
     }
@@ -50,29 +56,46 @@ struct TileRows {
     int count, heads, head_size;
 };
 
-// scores: [heads, kRows, kChunk]. Heads take turns within a group of keys, so that whole rows are read in order. `first`:
-// number of the tile's first key within its chunk's.
-template <class KV, int kRows>
-void score_direct(const TileRows<KV>& keys, const QueryOf<KV>* queries, float* scores, const RowsAhead& ahead,
-                  int first) {
-    const int head_lines = keys.head_size / AttentionTypes<KV>::Product::kDepth * lines_per_step<KV>();
-    const char* lines[kMostPassBytes / 64 * kLanes + RowsAhead::kOverrun];
-    for (int key = 0; key < keys.count; key += kLanes) {
-        ahead.list(first + key, keys.heads * head_lines, lines);
-        if constexpr (kIsScaled<KV>) ahead.fetch_scales(first + key);
-        size_t line = 0;
-        const KV* rows[kLanes];
-        for (int i = 0; i < kLanes; i++) rows[i] = keys.base + keys.slots[key + i] * keys.stride;
-        for (int head = 0; head < keys.heads; head++) {
-            Floats c[kRows];
-#pragma GCC unroll 8
-            for (int m = 0; m < kRows; m++) c[m] = zero();
-            score_group<KV, kRows>(rows, static_cast<size_t>(head) * keys.head_size,
-                                   queries + head * kRows * keys.head_size, keys.head_size, c, lines, line);
-#pragma GCC unroll 8
-            for (int m = 0; m < kRows; m++) store(scores + (head * kRows + m) * kChunk + key, c[m]);
+// The scores of kGroups * kLanes keys from the `key`th of a tile on.
+template <class KV, int kRows, int kGroups, bool kFetched>
+void score_keys(const TileRows<KV>& keys, int key, const QueryOf<KV>* queries, float* scores, const RowsAhead& ahead,
+                int first) {
+    constexpr int kKeys = kGroups * kLanes;
+    const int head_lines = kGroups * keys.head_size / AttentionTypes<KV>::Product::kDepth * lines_per_step<KV>();
+    const char* lines[kGroups * kMostPassBytes / 64 * kLanes + RowsAhead::kOverrun];
+    ahead.list(first + key, keys.heads * head_lines, lines);
+    if constexpr (kIsScaled<KV>) {
+        for (int i = 0; i < kKeys; i += kLanes) ahead.fetch_scales(first + key + i);
+    }
+    size_t line = 0;
+    const KV* rows[kKeys];
+    for (int i = 0; i < kKeys; i++) rows[i] = keys.base + keys.slots[key + i] * keys.stride;
+    for (int head = 0; head < keys.heads; head++) {
+        Floats c[kGroups][kRows];
+#pragma GCC unroll 16
+        for (int i = 0; i < kGroups * kRows; i++) c[i / kRows][i % kRows] = zero();
+        score_groups<KV, kRows, kGroups, kFetched>(rows, static_cast<size_t>(head) * keys.head_size,
+                                                   queries + head * kRows * keys.head_size, keys.head_size, c, lines,
+                                                   line);
+#pragma GCC unroll 16
+        for (int i = 0; i < kGroups * kRows; i++) {
+            const int group = i / kRows, row = i % kRows;
+            store(scores + (head * kRows + row) * kChunk + key + group * kLanes, c[group][row]);
         }
     }
+}
+
+// scores: [heads, kRows, kChunk]. Heads take turns within some groups of keys, so that whole rows are read in order.
+// `first`: number of the tile's first key within its chunk's.
+template <class KV, int kRows, bool kFetched>
+void score_direct(const TileRows<KV>& keys, const QueryOf<KV>* queries, float* scores, const RowsAhead& ahead,
+                  int first) {
+    constexpr int kGroups = groups_in_turns(kRows, kFetched);
+    int key = 0;
+    for (; key + kGroups * kLanes <= keys.count; key += kGroups * kLanes) {
+        score_keys<KV, kRows, kGroups, kFetched>(keys, key, queries, scores, ahead, first);
+    }
+    for (; key < keys.count; key += kLanes) score_keys<KV, kRows, 1, kFetched>(keys, key, queries, scores, ahead, first);
 }
 
 #if defined(__AVX512BF16__)
@@ -146,23 +169,25 @@ void mix_direct(const TileRows<KV>& values, const QueryOf<KV>* weights, float* o
 // The functions for one number of rows.
 template <class KV>
 struct DirectKernels {
-    decltype(&score_direct<KV, 1>) score;
+    decltype(&score_direct<KV, 1, false>) score;
     decltype(&mix_direct<KV, 1>) mix;
 };
 
-template <class KV>
-const DirectKernels<KV>& direct_kernels(int rows) {
+// `is_fetched`: the rows of the pool are in the caches already.
+template <class KV, bool kFetched>
+const DirectKernels<KV>& kernels_of(int rows) {
     static const DirectKernels<KV> kernels[kDirectRows] = {
-        {score_direct<KV, 1>, mix_direct<KV, 1>},
-        {score_direct<KV, 2>, mix_direct<KV, 2>},
-        {score_direct<KV, 3>, mix_direct<KV, 3>},
-        {score_direct<KV, 4>, mix_direct<KV, 4>},
-        {score_direct<KV, 5>, mix_direct<KV, 5>},
-        {score_direct<KV, 6>, mix_direct<KV, 6>},
-        {score_direct<KV, 7>, mix_direct<KV, 7>},
-        {score_direct<KV, 8>, mix_direct<KV, 8>},
+        {score_direct<KV, 1, kFetched>, mix_direct<KV, 1>}, {score_direct<KV, 2, kFetched>, mix_direct<KV, 2>},
+        {score_direct<KV, 3, kFetched>, mix_direct<KV, 3>}, {score_direct<KV, 4, kFetched>, mix_direct<KV, 4>},
+        {score_direct<KV, 5, kFetched>, mix_direct<KV, 5>}, {score_direct<KV, 6, kFetched>, mix_direct<KV, 6>},
+        {score_direct<KV, 7, kFetched>, mix_direct<KV, 7>}, {score_direct<KV, 8, kFetched>, mix_direct<KV, 8>},
     };
     return kernels[rows - 1];
+}
+
+template <class KV>
+const DirectKernels<KV>& direct_kernels(int rows, bool is_fetched) {
+    return is_fetched ? kernels_of<KV, true>(rows) : kernels_of<KV, false>(rows);
 }
 
 }  // namespace lmk

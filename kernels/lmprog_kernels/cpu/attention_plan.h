@@ -34,6 +34,12 @@ struct AttentionShape {
     int group;     // query heads per kv head
     int kv_heads;
     int threads;
+    int64_t rows_ahead;  // of the pool that each thread can fetch before attention begins
+};
+
+// Consecutive slots.
+struct SlotRun {
+    int begin, count;
 };
 
 // Up to kTile keys at consecutive positions.
@@ -60,6 +66,7 @@ struct AttentionUnit {
     int chunk_begin, chunk_end;  // in `chunks`
     bool is_whole;               // all chunks of its rows: results go straight out
     int64_t cost;
+    bool is_fetched = false;  // its keys are in `ahead`
 };
 
 class AttentionSchedule {
@@ -68,7 +75,8 @@ class AttentionSchedule {
     std::vector<uint64_t> masks;
     std::vector<KeyTile> tiles;
     std::vector<ChunkTiles> chunks;
-    std::vector<AttentionUnit> units;  // dearest first
+    std::vector<AttentionUnit> units;  // dearest first; of T threads, thread t begins with t, t + T, ...
+    std::vector<std::vector<SlotRun>> ahead;  // by thread: the slots that its units read, as many as it can fetch
     int num_partials = 0;
     std::vector<int> merged_rows;     // rows whose chunks are spread over several units
     std::vector<int> merge_offsets;   // [merged_rows + 1] into merge_partials
@@ -114,6 +122,9 @@ class AttentionSchedule {
     void split_heads(const AttentionUnit& unit, int64_t most, std::vector<AttentionUnit>& out) const;
     int64_t chunk_cost(const ChunkTiles& chunk, int rows) const;
     void number_partials();
+    void list_ahead();
+    void add_ahead(const AttentionUnit& unit, std::vector<SlotRun>& runs) const;
+    int64_t keys_of(const AttentionUnit& unit) const;
     KeyRange seen_by_row(const PlanItem& item, int row) const;
     KeyRange seen_by_run(const PlanItem& item, const Run& run) const;
     uint64_t mask_of(int row, const Group& group, int position) const;

@@ -50,6 +50,7 @@ struct AttentionLayer {
     float* partials;  // [partials, heads, head_size] unnormalised
     float* tops;      // [partials, heads]
     float* totals;    // [partials, heads]
+    bool is_fetched;  // the units' keys that the schedule lists as fetched are
 
     KvShape<KV> kv_shape() const { return {kv_heads, head_size}; }
 };

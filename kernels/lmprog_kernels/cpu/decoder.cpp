@@ -42,7 +42,7 @@ void attention_alone(const LmkAttention& a) {
     const int group = a.num_heads / a.num_kv_heads, size = a.num_heads * a.head_size;
     AttentionSchedule plan;
     plan.build({reinterpret_cast<const PlanItem*>(a.items), a.num_items, a.key_slots, a.positions, a.num_rows},
-               {a.window, group, a.num_kv_heads, a.num_threads});
+               {a.window, group, a.num_kv_heads, a.num_threads, 0});
     const float factor = a.scale * (a.softcap > 0.0f ? 1.0f : kLog2E);
     const size_t states = static_cast<size_t>(plan.num_partials) * a.num_heads;
     Buffer<QueryOf<KV>> queries;
@@ -59,12 +59,13 @@ void attention_alone(const LmkAttention& a) {
     }
     const AttentionLayer<KV> layer{queries.data(), static_cast<const KV*>(a.kv), a.num_heads, a.num_kv_heads,
                                    a.head_size, a.softcap, Inputs{InputType::kFloat, size, a.out},
-                                   values.data(), tops.data(), totals.data()};
-    std::atomic<int> taken{0};
+                                   values.data(), tops.data(), totals.data(), false};
+    UnitDeal deal;
+    deal.reset(a.num_threads);
     run_team(a.num_threads, [&](const Member& member) {
         AttentionScratch<KV> scratch;
         scratch.reserve(most_states(group, a.num_kv_heads), a.head_size);
-        attend_units(layer, plan, taken, scratch);
+        attend_units(layer, plan, deal, member, scratch);
         member.wait();
         merge_rows(layer, plan, member, scratch);
     });
@@ -99,7 +100,9 @@ LMK_EXPORT int lmk_linear(const LmkLinear* linear, const float* inputs, int32_t 
         }
         const Epilogue epilogue{Epilogue::kStore, out, linear->rows, linear->rows, 1.0f, 0.0f};
         run_team(threads, [&](const Member& m) {
-            linear_layer(*linear, rows, count, epilogue, m.thread, m.threads, first_panel(*linear, m.thread, m.threads));
+            KeysAhead no_keys;
+            linear_layer(*linear, rows, epilogue, part_of(*linear, epilogue, {0, count}, m),
+                         static_cast<const char*>(linear->panels), no_keys);
         });
     });
 }

@@ -46,7 +46,7 @@ class DecoderOf : public Decoder {
    public:
     explicit DecoderOf(const LmkModel& model)
         : model_(model), layers_(model.layers, model.layers + model.num_layers),
-          ropes_(model.ropes, model.ropes + model.num_ropes), rotations_(model.num_ropes), units_taken_(model.num_layers),
+          ropes_(model.ropes, model.ropes + model.num_ropes), rotations_(model.num_ropes), deals_(model.num_layers),
           group_(model.num_heads / model.num_kv_heads) {
         model_.layers = layers_.data();
         model_.ropes = ropes_.data();
@@ -59,23 +59,21 @@ class DecoderOf : public Decoder {
         const auto start = std::chrono::steady_clock::now();
         const double slept = run_team(threads, [&](const Member& member) {
             Stopwatch watch(member.thread == 0 ? phase_seconds : nullptr);
-            embed(step, member);
-            watch.lap(kEmbed);
-            for (int layer = 0; layer < model_.num_layers; layer++) run_layer(step, layer, member, watch);
-            logits(step, member);
-            watch.lap(kHead);
+            run(step, member, watch);
         });
         limit_.observe(threads, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), slept);
     }
 
    private:
     using Query = QueryOf<KV>;
-    static constexpr int kFirstLines = 64;  // of the next matrix, fetched while the threads gather
+    static constexpr int kFirstLines = 64;   // of the next matrix, fetched while the threads gather
+    static constexpr int kRowsToSplit = 24;  // per thread: enough arithmetic for each to read all the weights meanwhile
 
     struct ThreadScratch {
         Buffer<float> row;
         Buffer<float> staging;
         AttentionScratch<KV> attention;
+        KeysAhead keys_ahead;
     };
 
     int schedule_for(int window) {
@@ -93,9 +91,11 @@ class DecoderOf : public Decoder {
     void prepare(const LmkStep& step, int threads) {
         const PlanView plan{reinterpret_cast<const PlanItem*>(step.items), step.num_items, step.key_slots, step.positions,
                             step.num_rows};
+        splits_rows_ = threads > 1 && step.num_rows >= kRowsToSplit * threads;
+        const int64_t ahead = rows_ahead(step.num_rows, threads);
         int partials = 0;
         for (size_t i = 0; i < windows_.size(); i++) {
-            schedules_[i].build(plan, {windows_[i], group_, model_.num_kv_heads, threads});
+            schedules_[i].build(plan, {windows_[i], group_, model_.num_kv_heads, threads, ahead});
             partials = std::max(partials, schedules_[i].num_partials);
         }
         reserve(step.num_rows, step.num_outputs, partials);
@@ -106,7 +106,19 @@ class DecoderOf : public Decoder {
             scratch->row.reserve(std::max(model_.hidden_size, model_.head_size));
             scratch->attention.reserve(most_states(group_, model_.num_kv_heads), model_.head_size);
         }
-        for (auto& taken : units_taken_) taken = 0;
+        for (UnitDeal& deal : deals_) deal.reset(threads);
+    }
+
+    // Rows of the pool that a thread can fetch during the products of a layer. Half of the third-level cache is for them;
+    // the other half holds the layer's weights, if it can.
+    int64_t rows_ahead(int rows, int threads) const {
+        static const int64_t cached = std::max(0L, sysconf(_SC_LEVEL3_CACHE_SIZE)) / 2;
+        const LmkLayer& layer = layers_.front();
+        int64_t lines = 0;
+        for (const LmkLinear* linear : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
+            lines += spare_lines(*linear, rows);
+        }
+        return std::min(lines * 64, cached) / threads / static_cast<int64_t>(kv_shape().stride() * sizeof(KV));
     }
 
     void reserve(int rows, int outputs, int partials) {
@@ -128,17 +140,50 @@ class DecoderOf : public Decoder {
         head_inputs_ = head_buffer_.resize(outputs, model_.hidden_size, model_.head.format);
     }
 
-    // ---- phases; every one ends with all threads in step
+    // ---- phases. Few rows are computed by all threads together, each with its share of the weights, which are read
+    // once; the threads meet after every phase. Many rows are split among the threads: each takes its own through the
+    // products with all the weights, in its own cache, and meets the others for attention only.
 
-    void embed(const LmkStep& step, const Member& member) {
-        const Share share = Share::of(step.num_rows, member.thread, member.threads);
+    // Those who compute some rows together: all threads, or one of them alone.
+    struct Crew {
+        Share rows;
+        Member member;  // this thread in it
+        ThreadScratch* scratch;
+
+        Share own_rows() const { return Share::of(rows, member.thread, member.threads); }
+        void meet() const { member.wait(); }
+    };
+
+    Crew crew_of(const Member& member, int rows) const {
+        ThreadScratch* scratch = scratch_[member.thread].get();
+        if (!splits_rows_) return {{0, rows}, member, scratch};
+        return {Share::of(rows, member.thread, member.threads), {0, 1, member.barrier}, scratch};
+    }
+
+    void run(const LmkStep& step, const Member& member, Stopwatch& watch) {
+        const Crew crew = crew_of(member, step.num_rows);
+        embed(step, crew);
+        watch.lap(kEmbed);
+        for (int layer = 0; layer < model_.num_layers; layer++) {
+            before_attention(step, layer, crew, watch);
+            if (splits_rows_) member.wait();
+            attend(layer, member, watch);
+            after_attention(layer, crew, watch);
+        }
+        if (splits_rows_) member.wait();
+        logits(step, member);
+        watch.lap(kHead);
+    }
+
+    void embed(const LmkStep& step, const Crew& crew) {
+        const Share share = crew.own_rows();
         for (int row = share.begin; row < share.end; row++) {
             embed_token(step.tokens[row], hidden_.data() + static_cast<size_t>(row) * model_.hidden_size);
             for (int i = 0; i < model_.num_ropes; i++) {
                 rotation(ropes_[i], step.positions[row], rotation_of(i, row));
             }
         }
-        member.wait();
+        crew.meet();
     }
 
     void embed_token(int32_t token, float* out) const {
@@ -155,69 +200,74 @@ class DecoderOf : public Decoder {
         }
     }
 
-    void run_layer(const LmkStep& step, int index, const Member& member, Stopwatch& watch) {
+    void before_attention(const LmkStep& step, int index, const Crew& crew, Stopwatch& watch) {
         const LmkLayer& layer = layers_[index];
-        const int rows = step.num_rows;
-        norm(layer.input_norm, attention_inputs_, rows, nullptr, member);
+        norm_rows(layer.input_norm, attention_inputs_, crew);
         watch.lap(kNorm);
-        linear(layer.qkv, attention_inputs_, rows, store_to(qkv_.data(), qkv_size()), layer.output, member);
+        linear(layer.qkv, attention_inputs_, store_to(qkv_.data(), qkv_size()), layer.output, crew);
         watch.lap(kQkv);
-        store_heads(step, index, member);
+        store_heads(step, index, crew);
         watch.lap(kRope);
-        attend(index, member, watch);
-        add_branch(layer.output, mixed_, rows, layer.attention_post_norm, layer.gate_up, member);
+    }
+
+    void after_attention(int index, const Crew& crew, Stopwatch& watch) {
+        const LmkLayer& layer = layers_[index];
+        add_branch(layer.output, mixed_, layer.attention_post_norm, layer.gate_up, crew);
         watch.lap(kOutput);
-        norm(layer.mlp_norm, mlp_inputs_, rows, nullptr, member);
+        norm_rows(layer.mlp_norm, mlp_inputs_, crew);
         watch.lap(kNorm);
-        linear(layer.gate_up, mlp_inputs_, rows, gate_to(gated_, member), layer.down, member);
+        linear(layer.gate_up, mlp_inputs_, gate_to(gated_, crew), layer.down, crew);
         watch.lap(kGateUp);
         const LmkLinear& next = index + 1 < model_.num_layers ? layers_[index + 1].qkv : model_.head;
-        add_branch(layer.down, gated_, rows, layer.mlp_post_norm, next, member);
+        add_branch(layer.down, gated_, layer.mlp_post_norm, next, crew);
         watch.lap(kDown);
     }
 
-    // `rows`: numbers of the hidden rows to norm, or null for all in order.
-    void norm(const float* weight, const Inputs& out, int count, const int32_t* rows, const Member& member) {
-        const Share share = Share::of(count, member.thread, member.threads);
-        float* scratch = scratch_[member.thread]->row.data();
-        for (int i = share.begin; i < share.end; i++) {
-            const size_t row = rows ? rows[i] : i;
-            rms_norm(hidden_.data() + row * model_.hidden_size, weight, model_.hidden, model_.hidden_size, model_.norm_eps,
-                     scratch);
-            put(out, i, 0, scratch, model_.hidden_size);
-        }
-        member.wait();
+    void norm_rows(const float* weight, const Inputs& out, const Crew& crew) {
+        const Share share = crew.own_rows();
+        for (int row = share.begin; row < share.end; row++) norm(weight, out, row, row, crew.scratch->row.data());
+        crew.meet();
     }
 
-    void linear(const LmkLinear& linear, const Inputs& inputs, int rows, const Epilogue& epilogue, const LmkLinear& next,
-                const Member& member) {
-        const char* next_panel = first_panel(next, member.thread, member.threads);
-        linear_layer(linear, inputs, rows, epilogue, member.thread, member.threads, next_panel);
-        for (int i = 0; i < kFirstLines; i++) prefetch(next_panel + 64 * i);
-        member.wait();
+    // Hidden row `row` to row `to` of `out`.
+    void norm(const float* weight, const Inputs& out, int row, int to, float* scratch) const {
+        rms_norm(hidden_.data() + static_cast<size_t>(row) * model_.hidden_size, weight, model_.hidden,
+                 model_.hidden_size, model_.norm_eps, scratch);
+        put(out, to, 0, scratch, model_.hidden_size);
+    }
+
+    // `next`: the matrix that comes after this one.
+    void linear(const LmkLinear& linear, const Inputs& inputs, const Epilogue& epilogue, const LmkLinear& next,
+                const Crew& crew) {
+        const Share next_panels = Share::of(next.rows / kPanel, crew.member.thread, crew.member.threads);
+        const char* next_data = static_cast<const char*>(next.panels) + next_panels.begin * panel_bytes(next);
+        linear_layer(linear, inputs, epilogue, part_of(linear, epilogue, crew.rows, crew.member), next_data,
+                     crew.scratch->keys_ahead);
+        for (int i = 0; i < kFirstLines; i++) prefetch(next_data + 64 * i);
+        crew.meet();
     }
 
     // hidden += linear(inputs), normed in between where the model has a norm there.
-    void add_branch(const LmkLinear& weights, const Inputs& inputs, int rows, const float* post_norm,
-                    const LmkLinear& next, const Member& member) {
+    void add_branch(const LmkLinear& weights, const Inputs& inputs, const float* post_norm, const LmkLinear& next,
+                    const Crew& crew) {
         const int size = model_.hidden_size;
         if (!post_norm) {
-            return linear(weights, inputs, rows, {Epilogue::kAdd, hidden_.data(), size, size, model_.residual_scale, 0.0f},
-                          next, member);
+            return linear(weights, inputs, {Epilogue::kAdd, hidden_.data(), size, size, model_.residual_scale, 0.0f}, next,
+                          crew);
         }
-        linear(weights, inputs, rows, store_to(branch_.data(), size), next, member);
-        const Share share = Share::of(rows, member.thread, member.threads);
+        linear(weights, inputs, store_to(branch_.data(), size), next, crew);
+        const Share share = crew.own_rows();
         for (int row = share.begin; row < share.end; row++) {
             const size_t at = static_cast<size_t>(row) * size;
             add_normed(hidden_.data() + at, branch_.data() + at, post_norm, model_.hidden, size, model_.norm_eps,
-                       model_.residual_scale, scratch_[member.thread]->row.data());
+                       model_.residual_scale, crew.scratch->row.data());
         }
-        member.wait();
+        crew.meet();
     }
 
     Epilogue store_to(float* out, int columns) const { return {Epilogue::kStore, out, columns, columns, 1.0f, 0.0f}; }
-    Epilogue gate_to(const Inputs& gated, const Member& member) const {
-        return {Epilogue::kGate, nullptr, 0, 0, 1.0f, 0.0f, model_.gate, gated, scratch_[member.thread]->staging.data()};
+    Epilogue gate_to(const Inputs& gated, const Crew& crew) const {
+        return {Epilogue::kGate, nullptr, 0, 0, 1.0f, 0.0f, model_.gate, gated, crew.scratch->staging.data()};
     }
 
     float* rotation_of(int rope, int row) const {
@@ -229,19 +279,21 @@ class DecoderOf : public Decoder {
     }
 
     // Queries into their buffer, keys and values into the pool.
-    void store_heads(const LmkStep& step, int index, const Member& member) {
+    void store_heads(const LmkStep& step, int index, const Crew& crew) {
         const int heads = model_.num_heads + 2 * model_.num_kv_heads;
-        const Share share = Share::of(step.num_rows * heads, member.thread, member.threads);
-        for (int i = share.begin; i < share.end; i++) store_head(step, index, i / heads, i % heads, member);
-        member.wait();
+        const Share all{crew.rows.begin * heads, crew.rows.end * heads};
+        const Share share = Share::of(all, crew.member.thread, crew.member.threads);
+        for (int i = share.begin; i < share.end; i++) {
+            store_head(step, index, i / heads, i % heads, crew.scratch->row.data());
+        }
+        crew.meet();
     }
 
-    void store_head(const LmkStep& step, int index, int row, int head, const Member& member) {
+    void store_head(const LmkStep& step, int index, int row, int head, float* out) {
         const LmkLayer& layer = layers_[index];
         const int size = model_.head_size, kv_head = head - model_.num_heads;
         const bool is_query = kv_head < 0, is_value = kv_head >= model_.num_kv_heads;
         const bool has_rope = layer.rope >= 0 && !is_value;
-        float* out = scratch_[member.thread]->row.data();
         transform_head(qkv_.data() + static_cast<size_t>(row) * qkv_size() + head * size, head_shape(),
                        is_value ? nullptr : is_query ? layer.q_norm : layer.k_norm,
                        has_rope ? rotation_of(layer.rope, row) : nullptr, has_rope ? ropes_[layer.rope].pairs : 0,
@@ -262,8 +314,9 @@ class DecoderOf : public Decoder {
         const AttentionLayer<KV> layer{queries_.data(),       layer_kv(index),     model_.num_heads,
                                        model_.num_kv_heads,   model_.head_size,    model_.attention_softcap,
                                        mixed_,                partial_values_.data(), partial_tops_.data(),
-                                       partial_totals_.data()};
-        attend_units(layer, plan, units_taken_[index], scratch_[member.thread]->attention);
+                                       partial_totals_.data(), index > 0};
+        attend_units(layer, plan, deals_[index], member, scratch_[member.thread]->attention);
+        aim_keys(index + 1, member);
         member.wait();
         watch.lap(kAttend);
         if (plan.merged_rows.empty()) return;
@@ -272,19 +325,33 @@ class DecoderOf : public Decoder {
         watch.lap(kMerge);
     }
 
+    // What the products fetch from here on: keys of layer `index`, if there is one.
+    void aim_keys(int index, const Member& member) {
+        KeysAhead& keys = scratch_[member.thread]->keys_ahead;
+        if (index == model_.num_layers) return keys.stop();
+        keys.aim(reinterpret_cast<const char*>(layer_kv(index)), kv_shape().stride() * sizeof(KV),
+                 schedules_[schedule_of_[index]].ahead[member.thread]);
+    }
+
     void logits(const LmkStep& step, const Member& member) {
-        norm(model_.final_norm, head_inputs_, step.num_outputs, step.logit_rows, member);
+        const Crew crew{{0, step.num_outputs}, member, scratch_[member.thread].get()};
+        const Share share = crew.own_rows();
+        for (int i = share.begin; i < share.end; i++) {
+            norm(model_.final_norm, head_inputs_, step.logit_rows[i], i, crew.scratch->row.data());
+        }
+        crew.meet();
         const Epilogue out{Epilogue::kStore,   step.logits,        model_.vocab_size,
                            model_.vocab_size, model_.logit_scale, model_.logit_softcap};
-        linear(model_.head, head_inputs_, step.num_outputs, out, layers_.front().qkv, member);
+        linear(model_.head, head_inputs_, out, layers_.front().qkv, crew);
     }
 
     LmkModel model_;
     ThreadLimit limit_;
+    bool splits_rows_ = false;
     std::vector<LmkLayer> layers_;
     std::vector<LmkRope> ropes_;
     std::vector<Buffer<float>> rotations_;  // per rope: [rows, 2, pairs]
-    std::vector<std::atomic<int>> units_taken_;
+    std::vector<UnitDeal> deals_;  // by layer
     int group_;
     std::vector<int> windows_, schedule_of_;
     std::vector<AttentionSchedule> schedules_;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "buffers.h"
+#include "keys_ahead.h"
 #include "product.h"
 
 namespace lmk {
@@ -93,26 +94,42 @@ struct PanelWork {
     const char* panel_data;
     const char* ahead;
     int panel, first_row;  // of the cached block of rows
+    const char* keys;      // lines to fetch, one for every step of a block of rows, or null
 };
+
+// By way of memory and a loop: a gate is too long to be repeated for every row, and around a call all sums would be saved.
+template <int kRows>
+LMK_INLINE void finish_gates(const PanelWork& w, int row, Floats (&c)[kRows][2]) {
+    alignas(64) float sums[kRows][kPanel];
+#pragma GCC unroll 16
+    for (int m = 0; m < kRows; m++) {
+        store(sums[m], c[m][0]);
+        store(sums[m] + kLanes, c[m][1]);
+    }
+#pragma GCC unroll 1
+    for (int m = 0; m < kRows; m++) {
+        finish_gate(w.epilogue, row + m, row + m - w.first_row, w.panel, load(sums[m]), load(sums[m] + kLanes));
+    }
+}
 
 template <int kRows>
 LMK_INLINE void finish(const PanelWork& w, int row, Floats (&c)[kRows][2]) {
     const Epilogue& e = w.epilogue;
-    const float* bias = w.linear.bias;
     const int panel = w.panel;
+    if (const float* bias = w.linear.bias) {
+#pragma GCC unroll 16
+        for (int m = 0; m < kRows; m++) {
+            c[m][0] = add(c[m][0], load(bias + panel * kPanel));
+            c[m][1] = add(c[m][1], load(bias + panel * kPanel + kLanes));
+        }
+    }
+    if (e.kind == Epilogue::kGate) return finish_gates<kRows>(w, row, c);
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; m++) {
-        Floats low = c[m][0], high = c[m][1];
-        if (bias) {
-            low = add(low, load(bias + panel * kPanel));
-            high = add(high, load(bias + panel * kPanel + kLanes));
-        }
         if (e.kind == Epilogue::kAdd) {
-            finish_add(e, row + m, panel, low, high);
-        } else if (e.kind == Epilogue::kGate) {
-            finish_gate(e, row + m, row + m - w.first_row, panel, low, high);
+            finish_add(e, row + m, panel, c[m][0], c[m][1]);
         } else {
-            finish_store(e, row + m, panel, low, high);
+            finish_store(e, row + m, panel, c[m][0], c[m][1]);
         }
     }
 }
@@ -132,22 +149,25 @@ LMK_INLINE void fetch_results(const PanelWork& w, int row) {
     }
 }
 
-template <class Product, int kRows>
+template <class Product, int kRows, bool kHasKeys>
 [[gnu::noinline]] void panel_block(const PanelWork& w, int row) {
     Floats c[kRows][2];
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; m++) c[m][0] = c[m][1] = zero();
     if constexpr (kRows > kFewRows) fetch_results<kRows>(w, row);
-    constexpr ReadAhead kAhead = kRows <= kFewRows ? ReadAhead::kNear : ReadAhead::kFar;
+    constexpr ReadAhead kFar = kHasKeys ? ReadAhead::kFarAndKeys : ReadAhead::kFar;
+    constexpr ReadAhead kAhead = kRows <= kFewRows ? ReadAhead::kNear : kFar;
     multiply<Product, kRows, 2, kAhead>(w.inputs.row<typename Product::Input>(row), w.inputs.stride,
                                       reinterpret_cast<const typename Product::Weight*>(w.panel_data),
-                                      kPanel * Product::kDepth, w.linear.columns / Product::kDepth, c, w.ahead);
+                                      kPanel * Product::kDepth, w.linear.columns / Product::kDepth, c, w.ahead, w.keys);
     finish<kRows>(w, row, c);
 }
 
 template <class Product, int kRows = kMostRows>
 void rows_block(const PanelWork& w, int row, int count) {
-    if (count == kRows) return panel_block<Product, kRows>(w, row);
+    if (count == kRows) {
+        return w.keys ? panel_block<Product, kRows, (kRows > kFewRows)>(w, row) : panel_block<Product, kRows, false>(w, row);
+    }
     if constexpr (kRows > 1) rows_block<Product, kRows - 1>(w, row, count);
 }
 

@@ -74,7 +74,7 @@ struct Int4Group {
     }
 };
 
-template <class Group, int kRows>
+template <class Group, int kRows, bool kHasKeys>
 [[gnu::noinline]] void grouped_block(const PanelWork& work, int row) {
     constexpr int kInputs = kGroup / Group::kSteps;
     constexpr bool kFar = kRows > kFewRows;
@@ -83,6 +83,7 @@ template <class Group, int kRows>
     RowWalk<GroupFactors, kRows> factors(work.inputs.factors + row * groups, groups);
     const auto* w = reinterpret_cast<const uint8_t*>(work.panel_data);
     const char* ahead = kFar ? work.ahead : work.panel_data + 4096;
+    const char* keys = work.keys;
     Floats f[kRows][2];
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; m++) f[m][0] = f[m][1] = zero();
@@ -95,6 +96,10 @@ template <class Group, int kRows>
             constexpr int kStepAhead = (Group::kBytes + Group::kSteps - 1) / Group::kSteps;
             for (int i = 0; i < kStepAhead; i += 64) {
                 kFar ? prefetch(ahead + s * kStepAhead + i) : prefetch_near(ahead + s * kStepAhead + i);
+            }
+            if constexpr (kHasKeys) {
+                prefetch(keys);
+                keys += 64;
             }
             Group::template step<kRows>(w + s * Group::kStepBytes, inputs, s * kInputs, c);
         }
@@ -116,10 +121,14 @@ template <class Group>
 struct GroupedKernel {
     static constexpr int kMostRows = kGroupedRows;
     static size_t row_bytes(int columns) { return columns; }
+    static int steps(int columns) { return columns / kGroup * Group::kSteps; }
 
     template <int kRows = kGroupedRows>
     static void run(const PanelWork& work, int row, int count) {
-        if (count == kRows) return grouped_block<Group, kRows>(work, row);
+        if (count == kRows) {
+            return work.keys ? grouped_block<Group, kRows, (kRows > kFewRows)>(work, row)
+                             : grouped_block<Group, kRows, false>(work, row);
+        }
         if constexpr (kRows > 1) run<kRows - 1>(work, row, count);
     }
 };

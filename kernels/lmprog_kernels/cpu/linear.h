@@ -19,11 +19,6 @@ inline size_t panel_bytes(const LmkLinear& linear) {
     }
 }
 
-inline const char* first_panel(const LmkLinear& linear, int thread, int threads) {
-    const Share share = Share::of(linear.rows / kPanel, thread, threads);
-    return static_cast<const char*>(linear.panels) + share.begin * panel_bytes(linear);
-}
-
 // Rows whose inputs stay in the second-level cache while panels stream past, in equal blocks of at most kMostRows.
 struct RowBlocks {
     int block, cached;
@@ -41,6 +36,7 @@ template <class Product>
 struct DenseKernel {
     static constexpr int kMostRows = lmk::kMostRows;
     static size_t row_bytes(int columns) { return columns * sizeof(typename Product::Input); }
+    static int steps(int columns) { return columns / Product::kDepth; }
     static void run(const PanelWork& work, int row, int count) { rows_block<Product>(work, row, count); }
 };
 
@@ -57,22 +53,36 @@ inline void quantize_staged(const Epilogue& epilogue, int first, int last, int p
     }
 }
 
+// What one thread computes of a product.
+struct Part {
+    Share rows, panels;
+};
+
+// `rows` by this thread's panels.
+inline Part part_of(const LmkLinear& linear, const Epilogue& epilogue, Share rows, const Member& member) {
+    const int together = panels_together(epilogue);
+    const Share share = Share::of(linear.rows / kPanel / together, member.thread, member.threads);
+    return {rows, {share.begin * together, share.end * together}};
+}
+
 template <class Kernel>
-void multiply_share(const LmkLinear& linear, const Inputs& inputs, int rows, const Epilogue& epilogue, Share share,
-                    const char* next) {
+void multiply_part(const LmkLinear& linear, const Inputs& inputs, const Epilogue& epilogue, const Part& part,
+                   const char* next, KeysAhead& keys) {
     constexpr size_t kFarthest = 128 * 1024;
     const size_t bytes = panel_bytes(linear);
     const size_t distance = std::min(bytes, kFarthest);
-    const RowBlocks blocks = RowBlocks::of(rows, Kernel::row_bytes(linear.columns), Kernel::kMostRows);
+    const RowBlocks blocks = RowBlocks::of(part.rows.count(), Kernel::row_bytes(linear.columns), Kernel::kMostRows);
     const int together = panels_together(epilogue);
     const char* panels = static_cast<const char*>(linear.panels);
-    for (int first = 0; first < rows; first += blocks.cached) {
-        const int last = std::min(rows, first + blocks.cached);
-        for (int panel = share.begin; panel < share.end; panel++) {
+    for (int first = part.rows.begin; first < part.rows.end; first += blocks.cached) {
+        const int last = std::min(part.rows.end, first + blocks.cached);
+        const char* after = last < part.rows.end ? panels + part.panels.begin * bytes : next;
+        for (int panel = part.panels.begin; panel < part.panels.end; panel++) {
             const char* data = panels + panel * bytes;
-            const char* ahead = panel + 1 < share.end ? data + distance : next;
-            const PanelWork work{linear, inputs, epilogue, data, ahead, panel, first};
+            const char* ahead = panel + 1 < part.panels.end ? data + distance : after;
+            PanelWork work{linear, inputs, epilogue, data, ahead, panel, first, nullptr};
             for (int row = first; row < last; row += blocks.block) {
+                work.keys = keys.take(Kernel::steps(linear.columns));
                 Kernel::run(work, row, std::min(blocks.block, last - row));
             }
             if (together > 1 && (panel + 1) % together == 0) quantize_staged(epilogue, first, last, panel);
@@ -80,18 +90,32 @@ void multiply_share(const LmkLinear& linear, const Inputs& inputs, int rows, con
     }
 }
 
-// This thread's share of a linear layer. `next`: the weights this thread reads after these.
-inline void linear_layer(const LmkLinear& linear, const Inputs& inputs, int rows, const Epilogue& epilogue, int thread,
-                         int threads, const char* next) {
-    if (rows == 0) return;
-    const int together = panels_together(epilogue);
-    Share share = Share::of(linear.rows / kPanel / together, thread, threads);
-    share = {share.begin * together, share.end * together};
+// `next`: the weights this thread reads after these. `keys`: what it fetches besides.
+inline void linear_layer(const LmkLinear& linear, const Inputs& inputs, const Epilogue& epilogue, const Part& part,
+                         const char* next, KeysAhead& keys) {
+    if (part.rows.count() == 0) return;
     switch (linear.format) {
-        case LMK_FLOAT32: return multiply_share<DenseKernel<Float32Product>>(linear, inputs, rows, epilogue, share, next);
-        case LMK_BF16: return multiply_share<DenseKernel<Bf16Product>>(linear, inputs, rows, epilogue, share, next);
-        case LMK_INT8: return multiply_share<GroupedKernel<Int8Group>>(linear, inputs, rows, epilogue, share, next);
-        default: return multiply_share<GroupedKernel<Int4Group>>(linear, inputs, rows, epilogue, share, next);
+        case LMK_FLOAT32: return multiply_part<DenseKernel<Float32Product>>(linear, inputs, epilogue, part, next, keys);
+        case LMK_BF16: return multiply_part<DenseKernel<Bf16Product>>(linear, inputs, epilogue, part, next, keys);
+        case LMK_INT8: return multiply_part<GroupedKernel<Int8Group>>(linear, inputs, epilogue, part, next, keys);
+        default: return multiply_part<GroupedKernel<Int4Group>>(linear, inputs, epilogue, part, next, keys);
+    }
+}
+
+template <class Kernel>
+int64_t spare_lines(const LmkLinear& linear, int rows) {
+    if (rows <= kMostRows) return 0;
+    const int64_t blocks = (rows + Kernel::kMostRows - 1) / Kernel::kMostRows;
+    return blocks * (linear.rows / kPanel) * Kernel::steps(linear.columns);
+}
+
+// Lines that a product of `rows` rows can fetch besides its weights; none where it is bound by memory itself.
+inline int64_t spare_lines(const LmkLinear& linear, int rows) {
+    switch (linear.format) {
+        case LMK_FLOAT32: return spare_lines<DenseKernel<Float32Product>>(linear, rows);
+        case LMK_BF16: return spare_lines<DenseKernel<Bf16Product>>(linear, rows);
+        case LMK_INT8: return spare_lines<GroupedKernel<Int8Group>>(linear, rows);
+        default: return spare_lines<GroupedKernel<Int4Group>>(linear, rows);
     }
 }
 

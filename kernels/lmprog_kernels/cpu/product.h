@@ -61,6 +61,7 @@ enum class ReadAhead {
     kNear,  // a page ahead of b into the first level, for few rows: memory-bound, and the processor's own prefetching,
             // which stops at pages, does most of it (33 GB/s on one core; 24 with kFar, whose fetches get dropped)
     kFar,   // `ahead`, in step with b, into the second level, for many rows: bound by arithmetic (28 GB/s; 24 with kNear)
+    kFarAndKeys,  // the same, and a line of `keys` in every step
 };
 
 // The rows of a left operand at one k. Every fifth row has a pointer, the others lie at multiples of the stride that an
@@ -94,15 +95,20 @@ class RowWalk {
 // The loops over m and v must be unrolled by force: otherwise the sums spill to memory (2.4 times slower).
 template <class Product, int kRows, int kVectors, ReadAhead kAhead>
 LMK_INLINE void multiply(const typename Product::Input* a, size_t a_stride, const typename Product::Weight* b,
-                         size_t b_stride, int steps, Floats (&c)[kRows][kVectors], const char* ahead) {
+                         size_t b_stride, int steps, Floats (&c)[kRows][kVectors], const char* ahead = nullptr,
+                         const char* keys = nullptr) {
     constexpr int kVectorWeights = kLanes * Product::kDepth;
     constexpr int kLines = kVectors * kVectorWeights * static_cast<int>(sizeof(*b)) / 64;
     RowWalk<typename Product::Input, kRows> rows(a, a_stride);
     for (int k = 0; k < steps; k++, rows.advance(Product::kDepth), b += b_stride) {
-        if constexpr (kAhead == ReadAhead::kFar) {
+        if constexpr (kAhead == ReadAhead::kFar || kAhead == ReadAhead::kFarAndKeys) {
 #pragma GCC unroll 4
             for (int i = 0; i < kLines; i++) prefetch(ahead + 64 * i);
             ahead += 64 * kLines;
+            if constexpr (kAhead == ReadAhead::kFarAndKeys) {
+                prefetch(keys);
+                keys += 64;
+            }
         } else if constexpr (kAhead == ReadAhead::kNear) {
 #pragma GCC unroll 4
             for (int i = 0; i < kLines; i++) prefetch_near(reinterpret_cast<const char*>(b) + 4096 + 64 * i);

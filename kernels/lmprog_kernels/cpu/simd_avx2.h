@@ -157,28 +157,19 @@ inline Bits dot_bytes(Bits acc, Bits w, Bits x) {
     return add_int(dot_nibbles(acc, low_nibbles(w), x), high);
 }
 
-// In place: lane j of row i becomes lane i of row j, in units of 32 bits.
-LMK_INLINE void transpose(Bits (&r)[kLanes]) {
-    Bits t[kLanes];
-#pragma GCC unroll 4
-    for (int i = 0; i < 8; i += 2) {
-        t[i] = _mm256_unpacklo_epi32(r[i], r[i + 1]);
-        t[i + 1] = _mm256_unpackhi_epi32(r[i], r[i + 1]);
-    }
-#pragma GCC unroll 2
-    for (int i = 0; i < 8; i += 4) {
-        r[i] = _mm256_unpacklo_epi64(t[i], t[i + 2]);
-        r[i + 1] = _mm256_unpackhi_epi64(t[i], t[i + 2]);
-        r[i + 2] = _mm256_unpacklo_epi64(t[i + 1], t[i + 3]);
-        r[i + 3] = _mm256_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        t[i] = _mm256_permute2x128_si256(r[i], r[i + 4], 0x20);
-        t[i + 4] = _mm256_permute2x128_si256(r[i], r[i + 4], 0x31);
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) r[i] = t[i];
+// Two quads of 32-bit units in a row.
+LMK_INLINE Bits join_quads(const __m128i (&q)[2]) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(q[0]), q[1], 1);
+}
+
+// In place, within every quad: unit j of row i becomes unit i of row j.
+LMK_INLINE void transpose_quads(Bits (&r)[4]) {
+    const Bits a = _mm256_unpacklo_epi32(r[0], r[1]), b = _mm256_unpackhi_epi32(r[0], r[1]);
+    const Bits c = _mm256_unpacklo_epi32(r[2], r[3]), d = _mm256_unpackhi_epi32(r[2], r[3]);
+    r[0] = _mm256_unpacklo_epi64(a, c);
+    r[1] = _mm256_unpackhi_epi64(a, c);
+    r[2] = _mm256_unpacklo_epi64(b, d);
+    r[3] = _mm256_unpackhi_epi64(b, d);
 }
 
 }  // namespace lmk

@@ -75,13 +75,15 @@ class ThreadLimit {
     int limit_ = 0, steps_left_ = 0;
 };
 
-// A contiguous share of `count` things.
+// A contiguous share of things.
 struct Share {
     int begin, end;
-    static Share of(int count, int thread, int threads) {
-        return {static_cast<int>(static_cast<int64_t>(count) * thread / threads),
-                static_cast<int>(static_cast<int64_t>(count) * (thread + 1) / threads)};
+    int count() const { return end - begin; }
+    static Share of(Share all, int thread, int threads) {
+        const auto at = [&](int64_t part) { return all.begin + static_cast<int>(part * all.count() / threads); };
+        return {at(thread), at(thread + 1)};
     }
+    static Share of(int count, int thread, int threads) { return of({0, count}, thread, threads); }
 };
 
 // One thread's view of its team.
