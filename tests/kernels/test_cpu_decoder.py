@@ -130,20 +130,23 @@ def test_only_the_wanted_rows_are_returned() -> None:
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES)
 @pytest.mark.parametrize("name", ["llama-three-kv-heads", "qwen2-window"])
-def test_many_requests_in_one_step_have_the_bits_of_each_alone(name: str, dtype: str) -> None:
-    """One new token each, so that products fetch the keys; then as many with some more, so that threads split the rows."""
+@pytest.mark.parametrize("level", LEVELS)
+def test_many_requests_in_one_step_have_the_bits_of_each_alone(name: str, dtype: str, level: str) -> None:
+    """One new token each, so that products fetch the keys, which lie in order; then three, so that threads split rows."""
     rng = np.random.default_rng(0)
     prompts = [_tokens(int(rng.integers(1, 60)), seed=seed) for seed in range(28)]
     tails = [[_tokens(1, seed=seed), _tokens(3, seed=seed + 50)] for seed in range(28)]
-    executor = _executor(name, dtype)
+    executor = _executor(name, dtype, level)
     alone = [_run(executor, prompt, *tail)[len(prompt) :] for prompt, tail in zip(prompts, tails, strict=True)]
     for threads in (1, 2, 3):
-        executor, packer, streams = _executor(name, dtype, threads=threads), Packer(NUM_SLOTS), [Stream() for _ in prompts]
+        executor, streams = _executor(name, dtype, level, threads=threads), [Stream() for _ in prompts]
+        packer = Packer(NUM_SLOTS, in_order=True)
         executor.step(packer.step(list(zip(streams, map(list, prompts), strict=True))))
-        steps = [executor.step(packer.step([(s, list(t[i])) for s, t in zip(streams, tails, strict=True)])) for i in (0, 1)]
-        pieces = [logits.split(len(logits) // len(prompts)) for logits in steps]
-        for expected, *got in zip(alone, *pieces, strict=True):
-            assert torch.equal(torch.cat(got), expected)
+        for part, tokens_each in ((0, 1), (1, 3)):
+            work = [(stream, list(tail[part])) for stream, tail in zip(streams, tails, strict=True)]
+            got = executor.step(packer.step(work)).split(tokens_each)
+            expected = [logits.split([1, 3])[part] for logits in alone]
+            assert all(map(torch.equal, got, expected))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "bfloat16+int8kv"])

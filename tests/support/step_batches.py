@@ -22,10 +22,11 @@ class Stream:
 
 
 class Packer:
-    """Hands out slots in a scattered order and packs work into steps, rows in the order of the work."""
+    """Hands out slots, in a scattered order unless told otherwise, and packs work into steps, rows in the order of the
+    work."""
 
-    def __init__(self, num_slots: int, seed: int = 0) -> None:
-        self._free = list(np.random.default_rng(seed).permutation(num_slots))
+    def __init__(self, num_slots: int, seed: int = 0, *, in_order: bool = False) -> None:
+        self._free = list(range(num_slots) if in_order else np.random.default_rng(seed).permutation(num_slots))
 
     def take(self, count: int) -> list[int]:
         taken, self._free = self._free[:count], self._free[count:]

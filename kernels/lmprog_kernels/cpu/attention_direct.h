@@ -24,14 +24,14 @@ template <class KV, int kRows, int kGroups, bool kFetched>
 LMK_INLINE void score_groups(const KV* const (&keys)[kGroups * kLanes], size_t offset, const QueryOf<KV>* queries,
                              int head_size, Floats (&c)[kGroups][kRows], const char* const* lines, size_t& line) {
     using Product = typename AttentionTypes<KV>::Product;
-    constexpr int kElements = 4 * Product::kDepth, kLines = lines_per_step<KV>();
-    for (int d = 0; d < head_size; d += kElements) {
+    constexpr int kUnits = 4 * kUnpacked<Product, KV>, kLines = lines_per_step<KV>();
+    for (int d = 0; d < head_size; d += kUnits * Product::kDepth) {
 #pragma GCC unroll 2
         for (int g = 0; g < kGroups; g++) {
-            Bits turned[4];
+            Bits turned[kUnits];
             turn_keys<Product>(keys + g * kLanes, offset + d, turned);
-#pragma GCC unroll 4
-            for (int i = 0; i < 4; i++) {
+#pragma GCC unroll 16
+            for (int i = 0; i < kUnits; i++) {
 #pragma GCC unroll 2
                 for (int l = 0; l < kLines; l++) {
                     if constexpr (!kFetched) line = delayed(line);

@@ -337,36 +337,33 @@ void AttentionSchedule::number_partials() {
     merge_offsets.push_back(static_cast<int>(merge_partials.size()));
 }
 
-// Units that hold a chunk's keys in the second-level cache for many rows need nothing fetched. Units of some heads only
+// Units of many rows keep a chunk's keys in the second-level cache: they need nothing fetched. Units of some heads only
 // are left out: they would share the rows of the pool with those of the other heads.
 void AttentionSchedule::list_ahead() {
     ahead.resize(shape_.threads);
     for (int thread = 0; thread < shape_.threads; thread++) {
-        ahead[thread].clear();
+        std::vector<SlotRun>& runs = ahead[thread];
+        runs.clear();
         int64_t left = shape_.rows_ahead;
-        for (size_t i = thread; i < units.size(); i += shape_.threads) {
+        for (size_t i = thread; i < units.size() && left > 0; i += shape_.threads) {
             AttentionUnit& unit = units[i];
             const bool is_dense = unit.row_count * shape_.group >= kDenseStates;
             if (is_dense || unit.head_end - unit.head_begin < shape_.kv_heads) continue;
-            left -= keys_of(unit);
-            if (left < 0) break;
-            unit.is_fetched = true;
-            add_ahead(unit, ahead[thread]);
+            const size_t before = runs.size();
+            add_ahead(unit, runs);
+            for (size_t run = before; run < runs.size(); run++) left -= std::max(kLeastRun, runs[run].count);
+            unit.is_fetched = left >= 0;
+            if (!unit.is_fetched) runs.resize(before);
         }
     }
 }
 
-int64_t AttentionSchedule::keys_of(const AttentionUnit& unit) const {
-    int64_t keys = 0;
-    for (int t = chunks[unit.chunk_begin].begin; t < chunks[unit.chunk_end - 1].end; t++) keys += tiles[t].count;
-    return keys;
-}
-
 void AttentionSchedule::add_ahead(const AttentionUnit& unit, std::vector<SlotRun>& runs) const {
+    const size_t first = runs.size();
     for (int t = chunks[unit.chunk_begin].begin; t < chunks[unit.chunk_end - 1].end; t++) {
         for (int i = 0; i < tiles[t].count; i++) {
             const int slot = slots[tiles[t].slots + i];
-            if (!runs.empty() && runs.back().begin + runs.back().count == slot) {
+            if (runs.size() > first && runs.back().begin + runs.back().count == slot) {
                 runs.back().count++;
             } else {
                 runs.push_back({slot, 1});

@@ -41,6 +41,7 @@ struct AttentionShape {
 struct SlotRun {
     int begin, count;
 };
+constexpr int kLeastRun = 32;  // slots that fetching a run takes the time of, if it is shorter
 
 // Up to kTile keys at consecutive positions.
 struct KeyTile {
@@ -124,7 +125,6 @@ class AttentionSchedule {
     void number_partials();
     void list_ahead();
     void add_ahead(const AttentionUnit& unit, std::vector<SlotRun>& runs) const;
-    int64_t keys_of(const AttentionUnit& unit) const;
     KeyRange seen_by_row(const PlanItem& item, int row) const;
     KeyRange seen_by_run(const PlanItem& item, const Run& run) const;
     uint64_t mask_of(int row, const Group& group, int position) const;

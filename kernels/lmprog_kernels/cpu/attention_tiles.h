@@ -15,8 +15,9 @@ struct SlotRange {
 };
 
 // Rows of the pool that are needed kLead tokens after those being computed: K of some heads, and V of the same heads.
-// Kernels fetch them line by line between their instructions, whole rows in order, and paced: a fetch that finds the
-// cache's queue full is dropped. (Per key and head, one core: 12.7 ns; without pacing 16.3; without fetching 46.)
+// Kernels fetch them line by line between their instructions, whole rows in order, and paced where they come from memory:
+// a fetch that finds the cache's queue full is dropped. (Per key and head, one core: 12.7 ns; without pacing 16.3;
+// without fetching 46.)
 class RowsAhead {
    public:
     static constexpr int kLead = 32;
@@ -27,7 +28,7 @@ class RowsAhead {
               SlotRange then)
         : keys_(keys), slot_(slot), to_values_(to_values), to_scales_(to_scales), heads_(heads), now_(now), then_(then) {}
 
-    // `count` lines to fetch while tokens first to first + kLanes - 1 of `now` are computed. Room for kOverrun more.
+    // `count` lines to fetch while the tokens of `now` from `first` on are computed. Room for kOverrun more.
     static constexpr int kOverrun = 20;
     void list(int first, int count, const char** lines) const {
         const int row_lines = static_cast<int>((heads_ + 63) / 64);
@@ -78,53 +79,63 @@ inline Floats load_element(const float* p) { return load(p); }
 inline Floats load_element(const uint16_t* p) { return load_bf16(p); }
 inline Floats load_element(const int8_t* p) { return load_int8(p); }
 
-// Four units of 32 bits of a key, in the type of the product's right operand.
+// Units of 32 bits of the product's right operand in such a unit of the pool.
 template <class Product, class KV>
-LMK_INLINE __m128i load_quad(const KV* key) {
+constexpr int kUnpacked = sizeof(typename Product::Weight) / sizeof(KV);
+
+// A unit of the pool of kLanes keys, in the type of the product's right operand. An integer of a byte is exact in bf16,
+// which is the upper half of its float32; the lower half is zero.
+template <class Product, class KV>
+LMK_INLINE void unpack(Bits unit, Bits* out) {
     if constexpr (sizeof(typename Product::Weight) == sizeof(KV)) {
-        return _mm_loadu_si128(reinterpret_cast<const __m128i*>(key));
-#if defined(__AVX512BF16__)
-    } else if constexpr (Product::kDepth == 2) {  // int8 is exact in bf16
-        const __m256i eight = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(key)));
-        return reinterpret_cast<__m128i>(_mm256_cvtneps_pbh(_mm256_cvtepi32_ps(eight)));
-#endif
+        out[0] = unit;
     } else if constexpr (sizeof(KV) == 2) {
-        const __m128i four = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(key));
-        return _mm_slli_epi32(_mm_cvtepu16_epi32(four), 16);
+        out[0] = shift_left<16>(unit);
+        out[1] = shift_left<16>(shift_right<16>(unit));
     } else {
-        int32_t four;
-        __builtin_memcpy(&four, key, sizeof four);
-        return _mm_castps_si128(_mm_cvtepi32_ps(_mm_cvtepi8_epi32(_mm_cvtsi32_si128(four))));
+        const Bits bytes[4] = {bits_of(to_floats(signed_byte<0>(unit))), bits_of(to_floats(signed_byte<1>(unit))),
+                               bits_of(to_floats(signed_byte<2>(unit))), bits_of(to_floats(signed_byte<3>(unit)))};
+        if constexpr (Product::kDepth == 2) {
+            for (int i = 0; i < 2; i++) out[i] = either(shift_right<16>(bytes[2 * i]), bytes[2 * i + 1]);
+        } else {
+            for (int i = 0; i < 4; i++) out[i] = bytes[i];
+        }
     }
 }
 
-// Keys become lanes: out[unit of 32 bits][key], of four units of kLanes keys. Joining quads takes no shuffles, which
-// would be twice as many otherwise, and four units at a time stay in registers.
+// Keys become lanes: out[unit of the right operand][key], of as many elements of kLanes keys as make 128 bits. Quads are
+// joined as they are loaded, so that half of the shuffles of a whole transposition suffice, in few registers.
 template <class Product, class KV>
-LMK_INLINE void turn_keys(const KV* const* keys, size_t offset, Bits (&out)[4]) {
+LMK_INLINE void turn_keys(const KV* const* keys, size_t offset, Bits (&out)[4 * kUnpacked<Product, KV>]) {
+    Bits units[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         __m128i quads[kLanes / 4];
 #pragma GCC unroll 4
-        for (int k = 0; k < kLanes / 4; k++) quads[k] = load_quad<Product>(keys[i + 4 * k] + offset);
-        out[i] = join_quads(quads);
+        for (int k = 0; k < kLanes / 4; k++) {
+            quads[k] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(keys[i + 4 * k] + offset));
+        }
+        units[i] = join_quads(quads);
     }
-    transpose_quads(out);
+    transpose_quads(units);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) unpack<Product, KV>(units[i], out + i * kUnpacked<Product, KV>);
 }
 
 // out[unit of 32 bits of the head][key], kTile keys apart.
 template <class Product, class KV>
 void arrange_keys(const KV* keys, size_t stride, const int32_t* slots, int count, int head_size,
                   typename Product::Weight* out) {
+    constexpr int kUnits = 4 * kUnpacked<Product, KV>;
     for (int first = 0; first < count; first += kLanes) {
         const KV* rows[kLanes];
         for (int i = 0; i < kLanes; i++) rows[i] = keys + static_cast<size_t>(slots[first + i]) * stride;
-        for (int d = 0; d < head_size; d += 4 * Product::kDepth) {
-            Bits turned[4];
+        for (int d = 0; d < head_size; d += kUnits * Product::kDepth) {
+            Bits turned[kUnits];
             turn_keys<Product>(rows, d, turned);
             char* to = reinterpret_cast<char*>(out + static_cast<size_t>(d) * kTile) + first * 4;
-#pragma GCC unroll 4
-            for (int i = 0; i < 4; i++) store_bits(to + i * kTile * 4, turned[i]);
+#pragma GCC unroll 16
+            for (int i = 0; i < kUnits; i++) store_bits(to + i * kTile * 4, turned[i]);
         }
     }
 }

@@ -66,8 +66,9 @@ class DecoderOf : public Decoder {
 
    private:
     using Query = QueryOf<KV>;
-    static constexpr int kFirstLines = 64;   // of the next matrix, fetched while the threads gather
-    static constexpr int kRowsToSplit = 24;  // per thread: enough arithmetic for each to read all the weights meanwhile
+    static constexpr int kFirstLines = 64;  // of the next matrix, fetched while the threads gather
+    // Per thread and thread: so much arithmetic that all threads can read all the weights meanwhile. Measured with two.
+    static constexpr int kRowsToSplit = 12;
 
     struct ThreadScratch {
         Buffer<float> row;
@@ -91,7 +92,7 @@ class DecoderOf : public Decoder {
     void prepare(const LmkStep& step, int threads) {
         const PlanView plan{reinterpret_cast<const PlanItem*>(step.items), step.num_items, step.key_slots, step.positions,
                             step.num_rows};
-        splits_rows_ = threads > 1 && step.num_rows >= kRowsToSplit * threads;
+        splits_rows_ = threads > 1 && step.num_rows >= kRowsToSplit * threads * threads;
         const int64_t ahead = rows_ahead(step.num_rows, threads);
         int partials = 0;
         for (size_t i = 0; i < windows_.size(); i++) {
@@ -112,13 +113,18 @@ class DecoderOf : public Decoder {
     // Rows of the pool that a thread can fetch during the products of a layer. Half of the third-level cache is for them;
     // the other half holds the layer's weights, if it can.
     int64_t rows_ahead(int rows, int threads) const {
-        static const int64_t cached = std::max(0L, sysconf(_SC_LEVEL3_CACHE_SIZE)) / 2;
-        const LmkLayer& layer = layers_.front();
+        static const int64_t cached = third_level_bytes() / 2;
+        int64_t bytes = cached;
+        for (const LmkLayer& layer : layers_) bytes = std::min(bytes, 64 * spare_lines(layer, rows));
+        return bytes / threads / static_cast<int64_t>(kv_shape().stride() * sizeof(KV));
+    }
+
+    static int64_t spare_lines(const LmkLayer& layer, int rows) {
         int64_t lines = 0;
         for (const LmkLinear* linear : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
-            lines += spare_lines(*linear, rows);
+            lines += lmk::spare_lines(*linear, rows);
         }
-        return std::min(lines * 64, cached) / threads / static_cast<int64_t>(kv_shape().stride() * sizeof(KV));
+        return lines;
     }
 
     void reserve(int rows, int outputs, int partials) {

@@ -1,7 +1,7 @@
 // Linear layers: inputs times a packed matrix, with what follows the product applied before the sums leave registers.
 //
-// A packed matrix is a row of panels, each kPanel outputs wide and contiguous in memory, so that every thread streams
-// its own panels once from memory, at any number of rows.
+// A packed matrix is a row of panels, each kPanel outputs wide and contiguous in memory, so that a thread streams the
+// panels that it needs.
 #pragma once
 
 #include "buffers.h"

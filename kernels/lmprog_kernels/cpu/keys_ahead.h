@@ -1,13 +1,25 @@
 // Reads the pool ahead of attention: products of many rows are bound by arithmetic and leave memory idle, attention of
-// single rows is bound by memory. So the products before a layer's attention fetch the keys and values that it reads,
-// into the caches behind the second level.
+// single rows is bound by memory. So the products before a layer's attention fetch the keys and values that it reads, by
+// way of the second level into the third.
 #pragma once
 
+#include <cstdint>
+#include <fstream>
 #include <vector>
 
 #include "attention_plan.h"
 
 namespace lmk {
+
+// Bytes of the third-level cache that processor 0 has a part in, or 0 if Linux does not say. (sysconf may report the sum
+// of all such caches of a host.)
+inline int64_t third_level_bytes() {
+    std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index3/size");
+    int64_t kilobytes = 0;
+    char unit = 0;
+    file >> kilobytes >> unit;
+    return unit == 'K' ? kilobytes * 1024 : 0;
+}
 
 // What one thread fetches for one layer.
 class KeysAhead {

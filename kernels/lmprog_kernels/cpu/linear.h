@@ -1,4 +1,4 @@
-// A linear layer of any format, shared by the threads of a step.
+// A linear layer of any format: the part of it that one thread computes.
 #pragma once
 
 #include <algorithm>
@@ -82,8 +82,9 @@ void multiply_part(const LmkLinear& linear, const Inputs& inputs, const Epilogue
             const char* ahead = panel + 1 < part.panels.end ? data + distance : after;
             PanelWork work{linear, inputs, epilogue, data, ahead, panel, first, nullptr};
             for (int row = first; row < last; row += blocks.block) {
-                work.keys = keys.take(Kernel::steps(linear.columns));
-                Kernel::run(work, row, std::min(blocks.block, last - row));
+                const int count = std::min(blocks.block, last - row);
+                work.keys = count > kFewRows ? keys.take(Kernel::steps(linear.columns)) : nullptr;
+                Kernel::run(work, row, count);
             }
             if (together > 1 && (panel + 1) % together == 0) quantize_staged(epilogue, first, last, panel);
         }
@@ -104,13 +105,14 @@ inline void linear_layer(const LmkLinear& linear, const Inputs& inputs, const Ep
 
 template <class Kernel>
 int64_t spare_lines(const LmkLinear& linear, int rows) {
-    if (rows <= kMostRows) return 0;
-    const int64_t blocks = (rows + Kernel::kMostRows - 1) / Kernel::kMostRows;
-    return blocks * (linear.rows / kPanel) * Kernel::steps(linear.columns);
+    const int block = RowBlocks::of(rows, Kernel::row_bytes(linear.columns), Kernel::kMostRows).block;
+    const int64_t blocks = rows / block + (rows % block > kFewRows);
+    return block > kFewRows ? blocks * (linear.rows / kPanel) * Kernel::steps(linear.columns) : 0;
 }
 
 // Lines that a product of `rows` rows can fetch besides its weights; none where it is bound by memory itself.
 inline int64_t spare_lines(const LmkLinear& linear, int rows) {
+    if (rows <= kMostRows) return 0;
     switch (linear.format) {
         case LMK_FLOAT32: return spare_lines<DenseKernel<Float32Product>>(linear, rows);
         case LMK_BF16: return spare_lines<DenseKernel<Bf16Product>>(linear, rows);

@@ -157,6 +157,15 @@ inline Bits dot_bytes(Bits acc, Bits w, Bits x) {
     return add_int(dot_nibbles(acc, low_nibbles(w), x), high);
 }
 
+// In every lane of 32 bits.
+template <int kBits>
+LMK_INLINE Bits shift_left(Bits x) { return _mm256_slli_epi32(x, kBits); }
+template <int kBits>
+LMK_INLINE Bits shift_right(Bits x) { return _mm256_srli_epi32(x, kBits); }
+template <int kByte>
+LMK_INLINE Bits signed_byte(Bits x) { return _mm256_srai_epi32(shift_left<24 - 8 * kByte>(x), 24); }
+LMK_INLINE Bits either(Bits a, Bits b) { return _mm256_or_si256(a, b); }
+
 // Two quads of 32-bit units in a row.
 LMK_INLINE Bits join_quads(const __m128i (&q)[2]) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(q[0]), q[1], 1);

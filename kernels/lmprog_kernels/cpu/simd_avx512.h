@@ -143,7 +143,16 @@ inline Bits dot_bytes(Bits acc, Bits w, Bits x) {
 #endif
 }
 
-// Four quads of 32-bit units in a row. Of quads in memory most loads do the joining.
+// In every lane of 32 bits.
+template <int kBits>
+LMK_INLINE Bits shift_left(Bits x) { return _mm512_slli_epi32(x, kBits); }
+template <int kBits>
+LMK_INLINE Bits shift_right(Bits x) { return _mm512_srli_epi32(x, kBits); }
+template <int kByte>
+LMK_INLINE Bits signed_byte(Bits x) { return _mm512_srai_epi32(shift_left<24 - 8 * kByte>(x), 24); }
+LMK_INLINE Bits either(Bits a, Bits b) { return _mm512_or_si512(a, b); }
+
+// Four quads of 32-bit units in a row. Of quads in memory the loads do most of the joining.
 LMK_INLINE Bits join_quads(const __m128i (&q)[4]) {
     const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(q[0]), q[1], 1);
     const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(q[2]), q[3], 1);

@@ -62,9 +62,10 @@ class ThreadLimit {
    public:
     int apply(int threads) const { return steps_left_ > 0 ? std::min(threads, limit_) : threads; }
 
+    // `seconds_slept`: of all threads. Where one has no core, all others wait for it.
     void observe(int threads, double seconds, double seconds_slept) {
         if (steps_left_ > 0) steps_left_--;
-        if (threads == 1 || seconds_slept < seconds * kWasted) return;
+        if (threads == 1 || seconds_slept < seconds * kWasted * (threads - 1)) return;
         limit_ = threads - 1;
         steps_left_ = kSteps;
     }
