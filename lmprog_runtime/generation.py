@@ -64,10 +64,10 @@ class Generation:
         self.kept_logprobs: list[float | None] | None = [] if keep_logprobs else None
         wanted = replace(request.params, logprobs=True) if keep_logprobs else request.params
         self.sampler = SamplerState(wanted, request.token_ids)
-        self._notes_logprobs = wanted.logprobs
+        self._is_noted = wanted.logprobs or self.sampler.has_penalties  # whether tokens are needed besides the output
         self._tokenizer = tokenizer
         self._grammar, self._state = grammar, grammar.start if grammar else DEAD
-        self._jumps, self._speculation = jump_forward and grammar is not None, speculation
+        self._jumps, self.speculates = jump_forward and grammar is not None, speculation
         self.drafter = Drafter(grammar)
         self._plan: list[int] = []  # the next tokens, all of them forced
         self._closer = Closer(grammar) if grammar is not None and request.params.finish == "close" else None
@@ -96,8 +96,6 @@ class Generation:
 
     def draft(self, running: int, most: Callable[[], int]) -> list[int]:
         """At most `most()` guesses at the tokens after the sequence, while `running` requests share a step."""
-        if not self._speculation:
-            return []
         return self.drafter.draft(self.sequence.key, self._state, running, most)
 
     # -- before sampling ------------------------------------------------------------------------------------------
@@ -192,15 +190,14 @@ class Generation:
         """Record a token, forced if not sampled; True when the output ends with it."""
         self._ids.append(token_id)
         self._is_forced.append(sampled is None)
-        self.sampler.observe(token_id)
-        if self._notes_logprobs:
-            self._note_logprob(token_id, sampled)
+        if self._is_noted:
+            self._note(token_id, sampled)
         if self._grammar is not None:
             self._plan = self._plan[1:] if self._plan[:1] == [token_id] else []
             self._state = self._grammar.advance(self._state, token_id)
         piece = self._detokenizer.push(token_id)
         self._pieces.append(piece)
-        if self._detokenizer.is_inside_character:
+        if self._detokenizer.unfinished:
             self._inside.add(len(self._pieces) - 1)
         shown = self._skip_prefix(piece) if self._to_skip else piece
         if self._stops is None:
@@ -213,7 +210,8 @@ class Generation:
         is_final = self._grammar is not None and self._grammar.is_final(self._state)
         return is_final or self._tokens_left() <= 0
 
-    def _note_logprob(self, token_id: int, sampled: Sampled | None) -> None:
+    def _note(self, token_id: int, sampled: Sampled | None) -> None:
+        self.sampler.observe(token_id)
         if self.kept_logprobs is not None:
             self.kept_logprobs.append(None if sampled is None else sampled.logprob)
         if self.request.params.logprobs:

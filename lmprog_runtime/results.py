@@ -152,7 +152,7 @@ class Results:
         self._scheduler.append(sequence, token_ids)
         if is_finished:
             self._finish(job, sequence)
-        else:
+        elif job.speculates:
             self._draft(job, sequence)
         return None
 

@@ -21,20 +21,15 @@ class Detokenizer:
 
     def __init__(self, tokenizer: HasTokenBytes) -> None:
         self._token_bytes = tokenizer.token_bytes
-        self._unfinished = b""  # the beginning of a character
+        self.unfinished = b""  # the beginning of a character, when the tokens so far end inside one
 
     def push(self, token_id: int) -> str:
         """Text that can no longer change; may be empty."""
-        data = self._unfinished + (self._token_bytes[token_id] or b"")
+        data = self.unfinished + (self._token_bytes[token_id] or b"")
         text, used = utf_8_decode(data, "ignore", False)
-        self._unfinished = data[used:]
+        self.unfinished = data[used:]
         return text
-
-    @property
-    def is_inside_character(self) -> bool:
-        """Whether the bytes so far end in the middle of a character."""
-        return bool(self._unfinished)
 
     def flush(self) -> str:
         """The end: what is still to be shown, which is nothing, as an unfinished character is left out."""
-        return utf_8_decode(self._unfinished, "ignore", True)[0]
+        return utf_8_decode(self.unfinished, "ignore", True)[0]

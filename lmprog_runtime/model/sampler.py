@@ -59,6 +59,11 @@ class SamplerState:
         self._penalised = _Penalised(prompt_ids) if _has_penalties(params) else None
         self._row: RowState | None = None
 
+    @property
+    def has_penalties(self) -> bool:
+        """Whether `observe` is to be called."""
+        return self._penalised is not None
+
     def observe(self, token_id: int) -> None:
         """A token joined the output, sampled or forced."""
         if self._penalised is not None:

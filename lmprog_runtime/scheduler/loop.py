@@ -180,7 +180,9 @@ class Scheduler:
         for sequence, start, end in step.chunks:
             if sequence.row is None:
                 continue  # aborted meanwhile
-            sequence.computed_to(end)
+            sequence.computed = end
+            if sequence.wanted < end:
+                sequence.wanted = end
             if start < sequence.prompt_length <= end:
                 self.cache.publish(sequence.row, sequence.key(), sequence.prompt_length)
                 self._forget_paths()

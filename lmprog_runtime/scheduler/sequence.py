@@ -93,9 +93,3 @@ class Sequence:
         del self.token_ids[length:]
         self._key = keys.piece(self._key, 0, length)
         self.computed = min(self.computed, length)
-
-    def computed_to(self, entry: int) -> None:
-        """Entries below `entry` are computed, and their logits delivered."""
-        self.computed = entry
-        if self.wanted < entry:
-            self.wanted = entry
