@@ -38,7 +38,8 @@ class Executor(Protocol):
     kv_dtype: str  # of the KV pool: "float32", "bfloat16", "float16" or "int8"
 
     def step(self, batch: StepBatch) -> Tensor:
-        """Store the K and V of every row, attend as the plan says. Returns float32 [len(logit_rows), vocab_size]."""
+        """Store the K and V of every row, attend as the plan says. Returns float32 [len(logit_rows), vocab_size], which
+        the next step may overwrite if it is given the very same batch."""
         ...
 
     def read_kv(self, slots: NDArray[np.int32]) -> NDArray[np.uint8]:

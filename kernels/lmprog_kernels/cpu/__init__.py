@@ -4,7 +4,7 @@ Everything is batch-invariant: a row's logits have the same bits alone or batche
 step or in pieces, and with any number of threads. They differ between instruction sets.
 """
 
-from lmprog_kernels.cpu.decoder import Decoder, kv_slot_bytes
+from lmprog_kernels.cpu.decoder import Decoder, PreparedStep, kv_slot_bytes
 from lmprog_kernels.cpu.grouped import GroupedMatrix, Matrix, concatenate
 from lmprog_kernels.cpu.library import NativeUnavailable, available_levels, is_available, load_library
 from lmprog_kernels.cpu.packed_weights import (
@@ -23,6 +23,7 @@ __all__ = [
     "Matrix",
     "NativeUnavailable",
     "PackedWeights",
+    "PreparedStep",
     "StaleWeights",
     "available_levels",
     "concatenate",

@@ -24,8 +24,11 @@ _KV_FORMATS = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8:
 
 
 class PreparedStep(NamedTuple):
+    """What a step reads and writes."""
+
     struct: structs.Step
-    arrays: list[Int32Array]  # that it points to
+    arrays: list[Int32Array]  # that `struct` points to
+    logits: Tensor  # float32 [len(logit_rows), vocab_size]
 
 
 def kv_slot_bytes(spec: SpecLike, dtype: torch.dtype) -> int:
@@ -78,22 +81,21 @@ class Decoder:
         """Arrays as in `StepBatch`. Returns float32 [len(logit_rows), vocab_size]."""
         return self.run(self.prepare(tokens, positions, slots, logit_rows, key_slots, items))
 
-    @staticmethod
-    def prepare(*arrays: Int32Array) -> PreparedStep:
+    def prepare(self, *arrays: Int32Array) -> PreparedStep:
         """The arguments of `step`, for any number of runs with whatever they hold then."""
         kept = [np.ascontiguousarray(array, np.int32) for array in arrays]
         tokens, _, _, logit_rows, _, items = kept
-        addresses = [array.ctypes.data for array in kept]
-        return PreparedStep(structs.Step(len(tokens), len(logit_rows), len(items), 0, *addresses, None), kept)
+        logits = self._logits.take(len(logit_rows), self._spec.vocab_size)
+        addresses = [array.__array_interface__["data"][0] for array in kept]
+        struct = structs.Step(len(tokens), len(logit_rows), len(items), 0, *addresses, logits.data_ptr())
+        return PreparedStep(struct, kept, logits)
 
     def run(self, prepared: PreparedStep) -> Tensor:
-        """See `step`."""
-        step = prepared.struct
-        logits = self._logits.take(step.num_outputs, self._spec.vocab_size)
-        step.logits = logits.data_ptr()
+        """The logits, in the same memory with each run."""
+        step = ctypes.byref(prepared.struct)
         seconds = None if self.phase_seconds is None else self.phase_seconds.ctypes.data
-        check(self._library.functions.lmk_decoder_step(self._handle, ctypes.byref(step), self.threads, seconds))
-        return logits
+        check(self._library.functions.lmk_decoder_step(self._handle, step, self.threads, seconds))
+        return prepared.logits
 
     def _create(self, num_slots: int) -> int:
         spec, weights = self._spec, self._weights

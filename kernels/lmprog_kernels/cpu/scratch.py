@@ -21,7 +21,6 @@ class Recycled:
 
     def __init__(self) -> None:
         self._memory: NDArray[np.float32] = np.empty(0, np.float32)
-        self._shaped: NDArray[np.float32] = self._memory.reshape(0, 0)  # what of it was taken last
 
     def take(self, rows: int, columns: int) -> Tensor:
         """[rows, columns], with any contents."""
@@ -29,9 +28,6 @@ class Recycled:
         if size > self._MOST:
             return torch.empty(rows, columns)
         # every tensor made of the memory holds a reference to it; the two here are the attribute's and the argument's
-        is_free = sys.getrefcount(self._shaped) == 2
-        if not is_free or size > len(self._memory):
+        if size > len(self._memory) or sys.getrefcount(self._memory) > 2:
             self._memory = np.empty(size, np.float32)
-        if not is_free or self._shaped.shape != (rows, columns):
-            self._shaped = self._memory[:size].reshape(rows, columns)
-        return torch.from_numpy(self._shaped)
+        return torch.from_numpy(self._memory[:size].reshape(rows, columns))
