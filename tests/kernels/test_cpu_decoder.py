@@ -132,7 +132,7 @@ def test_only_the_wanted_rows_are_returned() -> None:
 @pytest.mark.parametrize("name", ["llama-three-kv-heads", "qwen2-window"])
 @pytest.mark.parametrize("level", LEVELS)
 def test_many_requests_in_one_step_have_the_bits_of_each_alone(name: str, dtype: str, level: str) -> None:
-    """One new token each, so that products fetch the keys, which lie in order; then three, so that threads split rows."""
+    """One new token each, so that products fetch the keys, which lie in order; then three, so that threads split."""
     rng = np.random.default_rng(0)
     prompts = [_tokens(int(rng.integers(1, 60)), seed=seed) for seed in range(28)]
     tails = [[_tokens(1, seed=seed), _tokens(3, seed=seed + 50)] for seed in range(28)]
