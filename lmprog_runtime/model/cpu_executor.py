@@ -14,7 +14,7 @@ from lmprog_runtime.model.weights import ModelWeights
 from lmprog_runtime.ops.native import NATIVE_DTYPES, NativeDecoder, PackedWeights, PreparedStep, pack_weights
 from lmprog_runtime.step import StepBatch
 
-_KEPT_ROWS = 64  # of logits: 12 to 40 MB
+_KEPT_LOGITS = 1 << 22  # 16 MB
 
 
 class CpuExecutor:
@@ -58,7 +58,7 @@ class CpuExecutor:
             *arrays, plan = batch
             self._prepared = self.decoder.prepare(*arrays, *plan)
         logits = self.decoder.run(self._prepared)
-        if len(batch.logit_rows) > _KEPT_ROWS:
+        if logits.numel() > _KEPT_LOGITS:
             self._prepared = None
         return logits
 

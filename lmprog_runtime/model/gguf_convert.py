@@ -111,7 +111,7 @@ class GgufFile:
         self._architecture = _architecture(self.metadata, path)
         self._quantised_as = quantised_as
         self.tensors = [self._plan(tensor) for tensor in tensors if tensor.name != _ROPE_FREQUENCIES]
-        self._rope_frequencies = [t.data.view(np.float32) for t in tensors if t.name == _ROPE_FREQUENCIES]
+        self._rope_frequencies = [_float32(tensor) for tensor in tensors if tensor.name == _ROPE_FREQUENCIES]
 
     @property
     def num_bytes(self) -> int:
@@ -229,6 +229,12 @@ def _values(tensor: GgufTensor) -> NDArray[Any]:
         return _in_layout(tensor.raw().view(_NUMPY_DTYPES[tensor.kind]), tensor)
     values = _dequantized(tensor)
     return _in_layout(_round_to_bfloat16(values) if tensor.dtype == "BF16" else values, tensor)
+
+
+def _float32(tensor: StoredTensor) -> NDArray[np.float32]:
+    if tensor.kind.name != "F32":
+        raise ModelUnsupported(f"{tensor.name} is stored as {tensor.kind.name}; only F32 is known there.")
+    return tensor.data.view(np.float32)
 
 
 def _dequantized(tensor: GgufTensor) -> NDArray[np.float32]:

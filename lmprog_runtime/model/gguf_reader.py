@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from lmprog_runtime.errors import ModelUnsupported
 
 _VERSIONS = (2, 3)
+_MOST_DIMENSIONS = 4
 _STRING, _ARRAY = 8, 9
 _DTYPES: dict[int, np.dtype[Any]] = {
     0: np.dtype("u1"), 1: np.dtype("i1"), 2: np.dtype("<u2"), 3: np.dtype("<i2"), 4: np.dtype("<u4"),
@@ -51,7 +52,10 @@ def read_gguf(path: Path) -> GgufContent:
     try:
         return _read(np.memmap(path, mode="r"))
     except (struct.error, ValueError, IndexError, OverflowError) as error:
-        raise ModelUnsupported(f"{path} is not a complete GGUF file ({error}); fetch it again.") from error
+        raise ModelUnsupported(
+            f"{path} cannot be read as a GGUF file ({error}): it is damaged, or of a newer kind; fetch it again, or "
+            "take one of another quantisation."
+        ) from error
 
 
 def _read(file: NDArray[np.uint8]) -> GgufContent:
@@ -108,6 +112,8 @@ class _Head:
     def place(self) -> _Place:
         (name,) = self._strings(1)
         (dimensions,) = self.unpack(_KIND)
+        if dimensions > _MOST_DIMENSIONS:
+            raise ValueError(f"{name} has {dimensions} dimensions")
         sizes = self._values(10, dimensions)
         return _Place(name, tuple(reversed(sizes)), *self.unpack(_PLACE))
 
@@ -125,8 +131,8 @@ class _Head:
         for _ in range(count):
             begin = at + _COUNT.size
             at = begin + read_length(data, at)[0]
+            if at > len(data):
+                raise ValueError("a text goes beyond its end")
             found.append(str(data[begin:at], "utf-8"))
-        if at > len(data):
-            raise ValueError("its last text goes beyond its end")
         self.at = at
         return found

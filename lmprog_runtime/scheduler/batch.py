@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lmprog_runtime.cache.row import Row
 from lmprog_runtime.cache.slots import Slots
 from lmprog_runtime.scheduler.cascade import SharedPart
 from lmprog_runtime.scheduler.chunk import Chunk
@@ -59,7 +60,10 @@ class DecodeSteps:
         self._sequences = [chunk.sequence for chunk in chunks]
         place = {sequence: index for index, sequence in enumerate(self._sequences)}
         self._order = [place[chunk.sequence] for chunk in first.chunks]
-        self._rows = [row for chunk in first.chunks if (row := chunk.sequence.row) is not None]
+        self._rows: list[Row] = []
+        for chunk in first.chunks:
+            assert chunk.sequence.row is not None
+            self._rows.append(chunk.sequence.row)
         tokens, positions, slots, _, (keys, items) = first.batch
         self._tokens, self._positions, self._slots = tokens.data, positions.data, slots.data
         self._keys, self._items = keys.data, items.reshape(-1).data

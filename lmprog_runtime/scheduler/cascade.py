@@ -33,8 +33,8 @@ class CascadeRule:
     alignment: int = 1  # parts begin and end at multiples of this position, so that sums are cut at the same places
 
     def takes(self, rows: int) -> bool:
-        """Whether a chunk of so many rows is one that can gain."""
-        return rows * self.query_group <= self.max_states
+        """Whether a chunk of so many rows is one that can gain: a single row always is."""
+        return rows == 1 or rows * self.query_group <= self.max_states
 
     def pays(self, chunks: int, rows: int, keys: int) -> bool:
         """Whether `chunks` that the rule takes, with `rows` in all, attend together to `keys`."""

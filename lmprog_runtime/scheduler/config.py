@@ -15,7 +15,7 @@ class SchedulerConfig:
     policy: str = "fcfs"
     aging_tokens: int = 8192  # a request that later ones have overtaken by so many is served in order of arrival
     decode_reserve: int = 16  # slots kept free per running sequence when another one is admitted
-    growth_run: int = 64  # slots that a growing row takes at once, so that its slots lie in runs
+    growth_run: int = 32  # slots that a growing row takes at once, so that its slots lie in runs
     cascade: CascadeRule | None = None  # when rows that share a prefix attend to it together; None: never
 
     def __post_init__(self) -> None:

@@ -212,7 +212,7 @@ class Scheduler:
         assert sequence.row is not None
         assert sequence.total <= self.cache.num_slots, "a sequence at its token_limit must be finished"
         missing = sequence.total - sequence.row.allocated
-        spare = min(self.config.growth_run, sequence.token_limit - sequence.total)
+        spare = min(self._spare_run(), sequence.token_limit - sequence.total)
         while not self.cache.grow(sequence.row, missing, spare):
             if self._reclaim_spare() or self.cache.revoke_lease():
                 continue
@@ -220,6 +220,13 @@ class Scheduler:
             self._preempt(victim)
             if victim is sequence:
                 return
+
+    def _spare_run(self) -> int:
+        """Slots to take ahead of need. Few where free ones are scarce: else cached prefixes would go for slots that a
+        short answer never uses."""
+        run = self.config.growth_run
+        is_roomy = self.cache.slots.free_count >= run * len(self.running)
+        return run if is_roomy else min(run, self.config.decode_reserve)
 
     def _reclaim_spare(self) -> bool:
         """Take back slots that rows took ahead of need."""

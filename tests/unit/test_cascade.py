@@ -153,6 +153,8 @@ def test_a_part_pays_when_reading_is_what_takes_time() -> None:
     assert [rule.pays(4, 4, keys) for keys in (119, 120)] == [False, True]
     assert [rule.pays(4, 16, keys) for keys in (479, 480)] == [False, True]
     assert [rule.takes(rows) for rows in (1, 4, 5)] == [True, True, False]
+    many_heads = CascadeRule(max_states=12, query_group=16)
+    assert [many_heads.takes(rows) for rows in (1, 2)] == [True, False]
 
 
 def test_a_chunk_of_many_rows_attends_alone_and_the_others_share() -> None:

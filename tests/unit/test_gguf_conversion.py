@@ -151,6 +151,13 @@ def test_frequencies_of_another_kind_are_refused(tmp_path: Path) -> None:
         convert(tmp_path / "m.gguf", tmp_path / "out")
 
 
+def test_frequencies_in_half_precision_are_refused(tmp_path: Path) -> None:
+    divisors = np.ones(7, dtype=np.float16)
+    write_with_frequencies(tmp_path / "m.gguf", make_model("llama", vocab_size=259), divisors)
+    with pytest.raises(ModelUnsupported, match=r"rope_freqs.weight is stored as F16; only F32 is known"):
+        convert(tmp_path / "m.gguf", tmp_path / "out")
+
+
 def write_with_frequencies(path: Path, model: Any, divisors: np.ndarray) -> None:
     write_gguf(
         path, "llama", View(model.config, {**model.state_dict(), "rope_freqs.weight": torch.from_numpy(divisors)})

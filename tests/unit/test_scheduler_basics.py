@@ -369,6 +369,17 @@ def test_a_growing_row_continues_its_run() -> None:
     assert sequence.row.slots.tolist() == list(range(first, first + sequence.row.allocated))
 
 
+def test_no_cached_prefix_goes_for_slots_taken_ahead() -> None:
+    """Two growing sequences in a pool that a cached prompt fills but for a few slots."""
+    driver = make(num_slots=128, growth_run=32, decode_reserve=2)
+    driver.submit(job(prompt(60)))
+    driver.run()
+    cache = driver.scheduler.cache
+    driver.submit(*(job(prompt(10, seed=seed), new=8) for seed in (1, 2)))
+    driver.run()
+    assert cache.counters.evicted == 0
+
+
 def test_rejected_drafts_are_taken_back() -> None:
     driver = make()
     sequence = job(prompt(10), new=8)
