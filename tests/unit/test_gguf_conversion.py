@@ -189,7 +189,7 @@ def test_another_architecture_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_cut_is_refused(keep: int, tmp_path: Path) -> None:
     write_gguf(tmp_path / "m.gguf", "llama", make_model("llama", vocab_size=259, num_hidden_layers=1))
     (tmp_path / "cut.gguf").write_bytes((tmp_path / "m.gguf").read_bytes()[:keep])
-    with pytest.raises(ModelUnsupported, match=r"cut.gguf is not a complete GGUF file"):
+    with pytest.raises(ModelUnsupported, match=r"cut.gguf cannot be read as a GGUF file"):
         GgufFile(tmp_path / "cut.gguf")
 
 

@@ -375,8 +375,9 @@ def test_no_cached_prefix_goes_for_slots_taken_ahead() -> None:
     driver.submit(job(prompt(60)))
     driver.run()
     cache = driver.scheduler.cache
-    driver.submit(*(job(prompt(10, seed=seed), new=8) for seed in (1, 2)))
-    driver.run()
+    driver.submit(*(job(prompt(10, seed=seed), new=60) for seed in (1, 2)))
+    for _ in range(8):
+        driver.step()
     assert cache.counters.evicted == 0
 
 
