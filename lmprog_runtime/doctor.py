@@ -97,17 +97,18 @@ def copy_speed(megabytes: int = 128) -> float:
 
 
 def check_model(name: str, dtype: str) -> Iterator[Line]:
-    """Load a model, look at how it will run, and time a prompt, one answer, and eight answers side by side."""
+    """Load a model, look at how it will run, and time a prompt, one answer, and eight answers side by side. Without
+    guesses, which come true too often in the loops that such prompts lead to."""
     started = time.perf_counter()
-    runtime = LocalRuntime.start(model=name, dtype=dtype)
+    runtime = LocalRuntime.start(model=name, dtype=dtype, speculation=False)
     try:
         info = runtime.info()
         loaded = time.perf_counter() - started
         yield "model", f"{info['model']} ({info['revision'][:12]}), loaded in {loaded:.1f} s"
         yield "runs on", f"executor {info['executor']}, {info['dtype']}, {info['device']}"
         yield "context", f"{info['context_length']} tokens, KV pool of {info['max_total_tokens']}"
-        ids = [next(iter(runtime.tokenizer.encode("a")))] * PROMPT_TOKENS
-        _run(runtime, [ids[:8]], 2)  # makes what is made lazily
+        ids, others = ([next(iter(runtime.tokenizer.encode(text)))] * PROMPT_TOKENS for text in "ab")
+        _run(runtime, [others], 2)  # makes what is made lazily, and touches the memory of a long step
         seconds = _run(runtime, [ids], 1)
         yield "prompt", f"{PROMPT_TOKENS / seconds:.0f} tokens/s"
         yield "one answer", f"{NEW_TOKENS / _run(runtime, [ids[:8]], NEW_TOKENS):.0f} tokens/s"

@@ -281,7 +281,7 @@ class Engine:
         now = time.monotonic()
         for sequence, start, _ in step.chunks:
             if start < sequence.prompt_length:
-                timing = self._jobs.of[sequence].timing
+                timing = self._jobs.owner[sequence][1].timing
                 if timing.started is None:
                     timing.started = now
 
@@ -301,7 +301,7 @@ class Engine:
         fault.__cause__ = error
         for sequence, _, _ in step.chunks:
             if sequence in self._jobs.owner:
-                self._end(self._jobs.owner[sequence], fault)
+                self._end(self._jobs.owner[sequence][0], fault)
 
     # -- engine thread: requests in and out -------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,28 +30,27 @@ class Jobs:
 
     def __init__(self) -> None:
         self.by_id: dict[int, Job] = {}
-        self.owner: dict[Sequence, int] = {}
-        self.of: dict[Sequence, Job] = {}
+        self.owner: dict[Sequence, tuple[int, Job]] = {}  # its id, and itself
 
     def add(self, job_id: int, job: Job, sequences: list[Sequence]) -> None:
         self.by_id[job_id] = job
-        self.owner.update(dict.fromkeys(sequences, job_id))
-        self.of.update(dict.fromkeys(sequences, job))
+        self.owner.update(dict.fromkeys(sequences, (job_id, job)))
 
     def remove(self, job_id: int) -> tuple[Job, list[Sequence]]:
         """The job and all its sequences."""
         job = self.by_id.pop(job_id)
         sequences = job.sequences if isinstance(job, ScoreJob) else [job.sequence]
         for sequence in sequences:
-            self.remove_part(sequence)
+            self.owner.pop(sequence, None)
         return job, sequences
 
-    def remove_part(self, sequence: Sequence) -> None:
-        self.owner.pop(sequence, None)
-        self.of.pop(sequence, None)
 
+class _Turn(NamedTuple):
+    """A generation whose next token comes from logits row `row`; rows up to `last` belong to its guesses."""
 
-_Turn = tuple[Generation, int, int]  # its next token comes from this row of the logits; up to the last, of its guesses
+    job: Generation
+    row: int
+    last: int
 
 
 class Results:
@@ -80,7 +79,7 @@ class Results:
         turns: list[_Turn] = []
         for output in step.outputs:
             sequence, first_position, first_row, row_count = output
-            job = self._jobs.of[sequence]
+            _, job = self._jobs.owner[sequence]
             if isinstance(job, ScoreJob):
                 self._score_part(job, output, logits)
                 continue
@@ -88,7 +87,7 @@ class Results:
                 _note_prompt_logprobs(job, output, logits)
             row = job.known_length - 1 - first_position
             if 0 <= row < row_count:
-                turns.append((job, first_row + row, first_row + row_count - 1))
+                turns.append(_Turn(job, first_row + row, first_row + row_count - 1))
         num_rows = len(step.batch.logit_rows)
         while turns:
             turns = self._sample(turns, logits, num_rows)
@@ -98,11 +97,11 @@ class Results:
     def _sample(self, turns: list[_Turn], logits: torch.Tensor, num_rows: int) -> list[_Turn]:
         """One token for each; the turns that go on, because the row of their next token is there as well."""
         turns, masks = self._masked(turns)
-        rows = _rows(logits, num_rows, [row for _, row, _ in turns])
-        sampled = sample(rows, [job.sampler for job, _, _ in turns], masks)
+        rows = _rows(logits, num_rows, [turn.row for turn in turns])
+        sampled = sample(rows, [turn.job.sampler for turn in turns], masks)
         following: list[_Turn] = []
         for turn, token in zip(turns, sampled, strict=True):
-            accepted = self._accept(turn[0], token)
+            accepted = self._accept(turn.job, token)
             if accepted is not None and (after := self._go_on(turn, accepted)) is not None:
                 following.append(after)
         return following
@@ -114,9 +113,9 @@ class Results:
         masks: list[NDArray[np.uint32] | None] = []
         for turn in turns:
             try:
-                masks.append(turn[0].mask())
+                masks.append(turn.job.mask())
             except Exception as error:
-                self._end(self._jobs.owner[turn[0].sequence], error)
+                self._fail(turn.job, error)
             else:
                 ready.append(turn)
         if any(mask is not None for mask in masks):
@@ -126,15 +125,19 @@ class Results:
     def _accept(self, job: Generation, token: Sampled | DeadEnd) -> Accepted | None:
         """None when the request has failed: a constraint or stop expression at its limit is its own request's."""
         if isinstance(token, DeadEnd):
-            self._end(self._jobs.owner[job.sequence], RequestRefused(token.reason))
+            self._fail(job, RequestRefused(token.reason))
             return None
         try:
             accepted = job.accept(token)
         except Exception as error:
-            self._end(self._jobs.owner[job.sequence], error)
+            self._fail(job, error)
             return None
         self.generated_tokens += len(accepted.token_ids)
         return accepted
+
+    def _fail(self, job: Generation, error: BaseException) -> None:
+        job_id, _ = self._jobs.owner[job.sequence]
+        self._end(job_id, error)
 
     def _go_on(self, turn: _Turn, accepted: Accepted) -> _Turn | None:
         """Keep the guesses that came true. If all that was accepted was guessed, the next row is at hand."""
@@ -145,7 +148,7 @@ class Results:
             same = job.drafter.confirm(token_ids)
             self.accepted_tokens += same
             if same == len(token_ids) and not is_finished and row + same <= last:
-                return job, row + same, last
+                return _Turn(job, row + same, last)
             job.drafter.drop()
             self._scheduler.rewind(sequence, kept + same)
             token_ids = token_ids[same:]
@@ -168,7 +171,7 @@ class Results:
 
     def _finish(self, job: Generation, sequence: Sequence) -> None:
         self._scheduler.finish(sequence)
-        self._jobs.remove(self._jobs.owner[sequence])
+        self._jobs.remove(self._jobs.owner[sequence][0])
         completion = job.complete()
         report(job.sink.done, completion)
         if self._verifier is not None and job.kept_logprobs is not None:
@@ -196,8 +199,7 @@ class Results:
 
     def _finish_part(self, job: ScoreJob, sequence: Sequence) -> None:
         self._scheduler.finish(sequence)
-        job_id = self._jobs.owner[sequence]
-        self._jobs.remove_part(sequence)
+        job_id, _ = self._jobs.owner.pop(sequence)
         job.unfinished -= 1
         if not job.unfinished:
             del self._jobs.by_id[job_id]
