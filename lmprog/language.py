@@ -241,7 +241,7 @@ def _boolean(text: str) -> bool:
 
 # A leading space is allowed because most tokenizers write a word together with the space before it.
 _DTYPES: Mapping[str, _Form] = {
-    "str": _Form(Constraint("regex", r' ?"[^"\\\n]*"'), None),
+    "str": _Form(Constraint("regex", r' ?"[^"\\\x00-\x1f]*"'), None),  # a JSON string without escapes
     "int": _Form(Constraint("regex", r" ?-?(0|[1-9][0-9]*)"), int),
     "float": _Form(Constraint("regex", r" ?-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?"), float),
     "bool": _Form(Constraint("regex", " ?([Tt]rue|[Ff]alse)"), _boolean),

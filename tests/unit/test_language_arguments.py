@@ -194,6 +194,21 @@ def test_short_forms() -> None:
     assert gen_string("x") == gen("x", dtype=str)
 
 
+def test_a_string_in_quotes_is_one_of_json() -> None:
+    """So that a program may write JSON around it; escapes are left out."""
+    node = gen("x", dtype=str)
+    assert isinstance(node, Gen)
+    assert node.constraint is not None
+    pattern = re.compile(node.constraint.source)
+    for text in (f'"a{character}b"' for character in map(chr, range(0x3000)) if character != "\\"):
+        try:
+            is_json = isinstance(json.loads(text), str)
+        except json.JSONDecodeError:
+            is_json = False
+        assert bool(pattern.fullmatch(text)) == is_json, repr(text)
+    assert not pattern.fullmatch(r'"a\b"')
+
+
 def test_regex_with_dtype_reads_what_the_regex_allows() -> None:
     @function
     def program(s):
